@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from bdl.run.certify import StoredRun
 from bdl.run.config import plain
 from bdl.run.console import WorkProgress
 from bdl.run.records import write_json
+from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import Section
 from bdl.seeding import derive_seed, generator
 
@@ -94,8 +95,8 @@ class SimulatedProblem:
             stored.posterior.net, chains, only=node.get("only"), seed=seed,
             start="given" if node.get("only") else "fresh",
         )  # fmt: skip
-        section: Section[Any] = Section({**node, "gradient": None, "seed": seed, "num_data": len(x)})
-        sampler = section.build()(stack.net.named_parameters(), chains=chains)
+        settings = replace(SamplerSettings.of(Section(node)), gradient=None, seed=seed, num_data=len(x))
+        sampler = settings(stack.net.named_parameters(), chains)
         size = config.data.get("batch_size")
         batch = min(size, len(x)) if isinstance(size, int) else len(x)
         batches, schedule = TensorBatches(x, y, batch, chains=chains, seed=seed), Section.optional(config.schedule.lr)

@@ -5,7 +5,6 @@ They sample a network and report a run of any Trainer, or of any loop that left 
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any, Literal, Unpack, overload
 
 import lightning as L
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import IterableDataset
 
@@ -27,16 +25,17 @@ from bdl.identity import architecture, code_of, identity
 from bdl.law.measure import measure_law
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import callbacks_of, find_sampler, plain_net
+from bdl.lightning.trainer import assemble, fit, silence_lightning
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.begun import begun_by, entry_of_code
-from bdl.run.build import fit, silence_lightning
 from bdl.run.sample_arguments import SampleArguments, check_arguments
+from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import own_likelihood
 from bdl.run.write_report import LabelledData, Outcome, ReportRequest, TargetWords, find_splits, write_report
 from bdl.samplers.dynamics.base import Transition
-from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.schedules import EveryStep, Keep
+from bdl.tune.sampler import ON_BATCHES
 
 
 @overload
@@ -79,7 +78,7 @@ def sample(
     *,
     steps: int,
     lr: float,
-    dynamics: Transition = SGHMC(friction=0.1),  # noqa: B008
+    dynamics: Transition = ON_BATCHES,
     keep: Keep | None = None,
     chains: int | None = None,
     start: Literal["fresh", "given"] | None = None,
@@ -121,7 +120,7 @@ def sample(
     dataset = _checked(net, loader)
     law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
     stack = _chains_of(net, loader, chains, start, law)
-    module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
+    module = bdl.BayesianModule(stack, SamplerSettings(**law), loss)
     target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
     record = {**_identity(module, loader, law, chains, schedule), **target}
     checkpoint = Path(run_dir) / "checkpoints" / "last.ckpt"
@@ -132,15 +131,11 @@ def sample(
     labelled = test if test is None or isinstance(test, Mapping) else {"test": test, "train": loader}
     later = [*([] if schedule is None else [schedule]), *([] if labelled is None else [bdl.Report(labelled)])]
     ours = [collect, bdl.Monitor(monitor_every), bdl.StepProgress(), save]
-    try:
-        trainer = L.Trainer(
-            accelerator=accelerator, devices=1, max_steps=steps, max_epochs=-1, logger=False, num_sanity_val_steps=0,
-            enable_model_summary=False, default_root_dir=run_dir, callbacks=[*ours, *callbacks, *later],
-        )  # fmt: skip
-    except (ValueError, RuntimeError, MisconfigurationException) as error:
-        reason = " ".join(str(error).split())
-        what = f"Lightning makes no Trainer with accelerator={accelerator!r} and these callbacks"
-        raise ConfigError(f"{what}: {reason}") from error
+    what = f"Lightning makes no Trainer with accelerator={accelerator!r} and these callbacks"
+    trainer = assemble(
+        [*ours, *callbacks, *later], run_dir, refusal=what, accelerator=accelerator, devices=1, max_steps=steps,
+        max_epochs=-1,
+    )  # fmt: skip
     with warnings.catch_warnings():
         silence_lightning()
         fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))

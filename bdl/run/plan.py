@@ -26,6 +26,7 @@ from bdl.run.config import plain
 from bdl.run.directory import RunDirectory
 from bdl.run.processes import ProcessInfo, processes_per_machine
 from bdl.run.records import REFIT
+from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import (
     Section,
     check_calibration,
@@ -257,11 +258,11 @@ class Plan:
             checkpoint_every=cfg.checkpoint_every, monitor_every=cfg.monitor_every,
         )  # fmt: skip
         schedule = {name: Section.optional(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")}
-        start = Section.optional(cfg.get("start"))
+        start, sampler = Section.optional(cfg.get("start")), SamplerSettings.of(Section.of(cfg.sampler))
         return StackPlan(
             ChainsPlan(number, self.seed, stacks.chains, stacks.shared_batches, start),
             TargetPlan(model, loss, target_of(model, plain(cfg.data), data)),
-            MotionPlan(steps, Section.of(cfg.sampler), schedule, self._may_move(), self._cool_directions()),
+            MotionPlan(steps, sampler, schedule, self._may_move(), self._cool_directions()),
             keeping, baseline, name=self.name, settings=recorded | ({"found": found} if found else {}),
         )  # fmt: skip
 

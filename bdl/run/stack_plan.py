@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,10 @@ from torch import nn
 import bdl
 from bdl.baselines.base import Baseline
 from bdl.likelihoods import Loss
+from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import Section
 from bdl.schedules import Function, Keep
 from bdl.tune.heat import CoolDirections
-
-SamplerSection = Section[Callable[..., bdl.Sampler]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class MotionPlan:
     """How the chains move, and for how long."""
 
     steps: int | float
-    sampler: SamplerSection  # num_data = N
+    sampler: SamplerSettings  # num_data = N
     schedule: Mapping[str, Section[Function] | None]  # the functions of lr, temperature and zeta
     may_move: frozenset[str] | None  # what of lr, burn_in may move to keep promises of tuning; None: no promises
     cool: CoolDirections | None = None  # what tuning promises of the hottest direction

@@ -21,9 +21,10 @@ import bdl
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.law.measure import measure_law
+from bdl.lightning.trainer import fit
 from bdl.posterior.report.numbers import print_summary
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
-from bdl.run.build import StackRun, build_stack, fit
+from bdl.run.build import StackRun, build_stack
 from bdl.run.config import register_resolvers
 from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory

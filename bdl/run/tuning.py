@@ -24,7 +24,8 @@ from bdl.run.plan import SETTINGS, Plan, TuningRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
 from bdl.run.run_data import RunData
-from bdl.run.stack_plan import SamplerSection, StackPlan
+from bdl.run.sampler_settings import SamplerSettings
+from bdl.run.stack_plan import StackPlan
 from bdl.samplers.weighting.base import AUTO
 from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, seconds_of_evaluation, seconds_per_step
 from bdl.tune.burn_in import MOST
@@ -32,10 +33,10 @@ from bdl.tune.choice import Choice, Tuning
 from bdl.tune.find import describe_untuned, find_settings
 from bdl.tune.optimiser import is_optimiser
 from bdl.tune.prior import is_around_zero
-from bdl.tune.sampler import FULL_BATCH_ROWS, choose_length, choose_sampler
+from bdl.tune.sampler import FULL_BATCH_ROWS, ON_BATCHES, choose_length, choose_sampler
 from bdl.tune.trial import Problem
 
-NODES = {"sghmc": {"_target_": "bdl.SGHMC", "friction": 0.1}}  # dynamics by the name of a chosen sampler
+NODES = {"sghmc": {"_target_": "bdl.SGHMC", "friction": ON_BATCHES.friction}}  # dynamics of a chosen sampler, by name
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
@@ -119,7 +120,7 @@ def _choose(plan: Plan, data: RunData, began: float) -> Tuning:
             f"budget={plan.tuning.budget} can time the loaders of bdl.data alone, got {type(loader).__name__}: set "
             "length, or make the data a bdl.data.TensorDataModule"
         )
-    step_seconds = seconds_per_step(case.problem, case.sampler["dynamics"])
+    step_seconds = seconds_per_step(case.problem, case.sampler.dynamics)
     tuning, start_seconds = case.tune(max(FEWEST, int(budget / (step_seconds * turns))), 0)
     before = START_UP + time.perf_counter() - began + turns * start_seconds
     choices = [*case.by_rows, *tuning.choices]
@@ -134,10 +135,13 @@ class _Case:
     plan: Plan
     stack: StackPlan
     data: DataModule
-    sampler: Mapping[str, Any]  # the arguments of bdl.Sampler
     problem: Problem  # this stack on its device, with the training items, or an even part of many images
     given: frozenset[str]
     by_rows: tuple[Choice, ...]  # the sampler and its steps, where their number decides them
+
+    @property
+    def sampler(self) -> SamplerSettings:
+        return self.stack.motion.sampler
 
     @classmethod
     def of(cls, plan: Plan, run_data: RunData) -> _Case:
@@ -156,8 +160,7 @@ class _Case:
         its_own = {"burn_in", "every"} if in_cycles else set()
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
             its_own.add("batch_size")
-        build: Any = stack.motion.sampler.build()
-        if not is_around_zero(build.keywords["prior"]):  # the priors that the search compares are around zero
+        if not is_around_zero(stack.motion.sampler.prior):  # the priors that the search compares are around zero
             its_own.add("prior")
         device = torch.device("cpu") if plan.compute.accelerator == "cpu" else find_device(None)
         net, of = build_net(stack.target, data), stack.chains
@@ -165,9 +168,9 @@ class _Case:
         x, y = _items(data, "train")
         problem = Problem(
             chains, stack.target.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
-            float(stack.motion.sampler.get("temperature")), plan.seed, plan.compute.compiled,
+            float(stack.motion.sampler.temperature), plan.seed, plan.compute.compiled,
         )  # fmt: skip
-        return cls(plan, stack, data, build.keywords, problem, tuning.given | its_own, by_rows)
+        return cls(plan, stack, data, problem, tuning.given | its_own, by_rows)
 
     def tune(self, steps: int, fewest: int) -> tuple[Tuning, float]:
         """What `find_settings` chooses for a run of so many steps, and the seconds that the start of the run will take.
@@ -175,29 +178,29 @@ class _Case:
         fewest: steps of the deep ensemble at which trials begin, where the run begins at one.
         """
         assert self.plan.tuning is not None
-        weighting = self.sampler.get("weighting", bdl.Flat())
+        weighting = self.sampler.weighting
         if not self.plan.tuning.auto:
             return Tuning((), 0.0, 0.0), 0.0
         if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
             print(f"tune: there is nothing to find for {reason}")
             one = Choice("weighting", {"zeta": 1.0}, "zeta stays 1, at which it changes little; give a number")
             return Tuning((one,) if weighting.zeta == AUTO else (), 0.0, 0.0), 0.0
-        optimises = is_optimiser(self.sampler["dynamics"], self.problem.temperature)
-        if not optimises and (line := describe_untuned(self.sampler["dynamics"])) is not None:
+        optimises = is_optimiser(self.sampler.dynamics, self.problem.temperature)
+        if not optimises and (line := describe_untuned(self.sampler.dynamics)) is not None:
             print(f"{line}; a multiplier divides lr" if weighting.zeta == AUTO else line)
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
         present = {
-            "batch_size": self.data.batch_size, "prior": self.sampler["prior"], "lr": self.sampler["lr"],
-            "friction": self.sampler["dynamics"].friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
+            "batch_size": self.data.batch_size, "prior": self.sampler.prior, "lr": self.sampler.lr,
+            "friction": self.sampler.dynamics.friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
         }  # fmt: skip
         kept = present if self.plan.tuning.weighting_alone else self.given
         given = {name: value for name, value in present.items() if name in kept or optimises and name in OF_OPTIMISERS}
-        if "lr" not in self.given and ("lr" in given or "lr" not in self.sampler["dynamics"].tunable):
+        if "lr" not in self.given and ("lr" in given or "lr" not in self.sampler.dynamics.tunable):
             given["plain_lr"] = present["lr"]
             given.pop("lr", None)
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
-            self.sampler["dynamics"], num_data=problem.num_data, steps=steps, weighting=weighting,
+            self.sampler.dynamics, num_data=problem.num_data, steps=steps, weighting=weighting,
             temperature=None if self.plan.tuning.temperature else problem.temperature,
             given=given, seed=problem.seed, compiled=problem.compiled, heat=self.plan.tuning.heat,
         )  # fmt: skip
@@ -246,17 +249,16 @@ class _Case:
         return seconds if trained.epochs < epochs else 2 * seconds
 
 
-def _by_rows(section: SamplerSection, data: DataModule, tuning: TuningRequest) -> tuple[Choice, ...]:
+def _by_rows(sampler: SamplerSettings, data: DataModule, tuning: TuningRequest) -> tuple[Choice, ...]:
     """SGHMC in place of MCLMC for batches, or for more rows than a step can take; only what the user left open."""
-    build: Any = section.build()
-    if not tuning.auto or not isinstance(build.keywords["dynamics"], bdl.MCLMC):
+    if not tuning.auto or not isinstance(sampler.dynamics, bdl.MCLMC):
         return ()
     rows, in_batches = data.num_data, "batch_size" in tuning.given and data.batch_size < data.num_data
-    sampler = "mclmc" if "sampler" in tuning.given else "sghmc" if in_batches else choose_sampler(rows)
+    name = "mclmc" if "sampler" in tuning.given else "sghmc" if in_batches else choose_sampler(rows)
     reason = f"a step of mclmc takes all {rows:,} training rows, "
     reason += f"not {data.batch_size:,}" if in_batches else f"and more than {FULL_BATCH_ROWS:,} are too dear"
-    steps = Choice("length", choose_length(sampler, rows), f"steps of {sampler} for {rows:,} training rows")
-    chosen = () if sampler == "mclmc" else (Choice("sampler", sampler, reason),)
+    steps = Choice("length", choose_length(name, rows), f"steps of {name} for {rows:,} training rows")
+    chosen = () if name == "mclmc" else (Choice("sampler", name, reason),)
     return chosen if "length" in tuning.given else (*chosen, steps)
 
 

@@ -97,7 +97,7 @@ def test_a_batch_size_gets_a_sampler_that_takes_batches(table, tmp_path):
     for size, sampler in ((16, "SGHMC"), (64, "MCLMC")):
         plan = tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose, f"data.batch_size={size}"), SINGLE)
         stack = plan.of_stack(0, plan.data(0).build())
-        assert type(stack.motion.sampler.build().keywords["dynamics"]).__name__ == sampler
+        assert type(stack.motion.sampler.dynamics).__name__ == sampler
         line = f"tune: sampler sghmc: a step of mclmc takes all 64 training rows, not {size}"
         assert (plan.found["reasons"][0] == line) == (size == 16)
 
@@ -112,9 +112,7 @@ def test_more_rows_than_a_step_can_take_get_batches_unless_the_user_chose(table,
     assert plan.found["reasons"][0].startswith("tune: sampler sghmc: a step of mclmc takes all 64 training rows")
     assert settings["data.batch_size"] == 64 and "sampler.lr" in settings
     stack = plan.of_stack(0, plan.data(0).build())
-    assert (
-        isinstance(stack.motion.sampler.build().keywords["dynamics"], bdl.SGHMC) and stack.motion.steps == 200
-    )  # trainer=debug
+    assert isinstance(stack.motion.sampler.dynamics, bdl.SGHMC) and stack.motion.steps == 200  # trainer=debug
     monkeypatch.setattr(tuning, "find_settings", lambda *_, **__: Tuning((), 0.0, 0.0))
     chosen = tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose, "sampler=mclmc"), SINGLE)
     assert "sampler.dynamics" not in chosen.found["settings"] and chosen.found["settings"]["length"] == 20_000
@@ -192,8 +190,8 @@ def test_what_is_found_for_a_weighting_enters_the_configuration(table, tmp_path,
     plan = tuning.tuned(planned(f"run_dir={tmp_path}", *overrides), SINGLE)
     assert seen.keys() == {"batch_size", "prior", "plain_lr", "friction", "burn_in", "zeta"} and seen["zeta"] == "auto"
     stack = plan.of_stack(0, plan.data(0).build())
-    arguments = stack.motion.sampler.build().keywords
-    assert arguments["lr"] == 0.01 and arguments["weighting"] == bdl.AdaptiveWeight(
+    sampler = stack.motion.sampler
+    assert sampler.lr == 0.01 and sampler.weighting == bdl.AdaptiveWeight(
         90.0, edges=[-20.0, -10.0, 0.0], form="full", energy="ema", rate=bdl.RobbinsMonro()
     )
     assert str(Choice("weighting", {"zeta": 90.0, "edges": [-20.0, 0.0], "form": "full"}, "so")) == (
