@@ -211,15 +211,16 @@ def build_promises(
 ) -> bdl.callbacks.Promises | None:
     """What holds the stack to the promises of tuning; None where there are none, and where samples follow cycles."""
     motion, number, keep = stack.motion, stack.chains.stack, keepers[0].keep
-    movable, lr = motion.may_move, motion.schedule["lr"]
-    optimises = is_optimiser(motion.sampler.dynamics, float(motion.sampler.temperature))
-    if movable is None or optimises or not isinstance(keep, EveryStep) or nothing_to_tune(stack):
+    promise, sampler, lr = motion.promise, motion.sampler, motion.schedule["lr"]
+    movable = None if promise is None else promise.may_move
+    optimises = is_optimiser(sampler.dynamics, float(sampler.temperature))
+    if promise is None or movable is None or optimises or not isinstance(keep, EveryStep) or nothing_to_tune(stack):
         return None
-    fixed = {"_target_": "bdl.schedules.Constant", "value": motion.sampler.lr}
+    fixed = {"_target_": "bdl.schedules.Constant", "value": sampler.lr}
     lowers = "lr" in movable and (lr is None or lr.node == fixed)  # no schedule moves it meanwhile
     named = f"stack {number}: " if number else ""
     return bdl.callbacks.Promises(
-        keepers, lowers, "burn_in" in movable, lambda line: print(f"{named}{line}", flush=True), motion.cool
+        keepers, lowers, "burn_in" in movable, lambda line: print(f"{named}{line}", flush=True), promise.cool
     )
 
 

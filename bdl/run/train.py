@@ -13,6 +13,7 @@ from pathlib import Path
 
 import lightning as L
 import torch
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
@@ -30,7 +31,7 @@ from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
-from bdl.run.plan import Plan, ReportPlan
+from bdl.run.plan import Plan, ReportPlan, RunRequest
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
 from bdl.run.records import METRICS, is_calibrated, read_config
 from bdl.run.run_data import RunData
@@ -56,19 +57,21 @@ def train(cfg: DictConfig) -> float | None:
     Returns the value of `objective`, which a sweep minimises; None for a run that has not ended.
     """
     check_config(cfg)
-    plan, process = Plan.of(cfg, HydraConfig.get()), process_info()
+    request, process = RunRequest(cfg, HydraConfig.get()), process_info()
+    plan = request.draft
     if plan.refit and process.world_size > 1:
         raise ConfigError("refit=all needs processes that bdl starts itself, and others have started these")
-    objective = carry_out(plan, process)
+    objective = carry_out(request, process)
     if plan.refit and plan.directory().metrics is not None:
-        again = plan.with_found(read_config(plan.folder).get("found")).of_all_rows()
-        print(f"refit: {again.folder} is sampled from all rows; scores are those of {plan.folder}", flush=True)
+        again = request.of_all_rows(read_config(plan.folder).get("found"))
+        print(f"refit: {again.draft.folder} is sampled from all rows; scores are those of {plan.folder}", flush=True)
         carry_out(again, process)
     return objective
 
 
-def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
+def carry_out(request: RunRequest, process: ProcessInfo) -> float | None:
     """Run in this process; or launch new ones, where the run has several and no cluster has started them."""
+    plan = request.draft
     compute, report, directory = plan.compute, plan.report, plan.directory()
     if process.launched:
         check_count(process, compute.per_machine * compute.machines)
@@ -85,20 +88,20 @@ def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
     with given_back(), directory.owned() if process.is_main else contextlib.nullcontext():
         if count > 1:
             data.read(plan.data(plan.stacks.first))  # before tuning and the stacks are divided among processes
-        plan = tuned(plan, process, data)
+        plan = tuned(request, process, data)
         if count == 1:
             return run(plan, process, data)
         start = start_by(compute.accelerator)
         with data.handed_over(start):
-            launch(count, run_in_new_process, plan, data, start=start)
+            launch(count, run_in_new_process, plan, request.hydra, data, start=start)
         return objective_value(directory.metrics, report.objective)
 
 
-def run_in_new_process(plan: Plan, data: RunData) -> None:
+def run_in_new_process(plan: Plan, hydra: HydraConf, data: RunData) -> None:
     """The work of a process that `launch` starts: Hydra's global state first, then its part of the run."""
     register_resolvers()
     setup_globals()
-    HydraConfig.instance().set_config(OmegaConf.create({"hydra": plan.hydra}))
+    HydraConfig.instance().set_config(OmegaConf.create({"hydra": hydra}))
     run(plan, process_info(), data)
 
 
@@ -227,7 +230,7 @@ def finish(
     # A kill after metrics.json, which marks a run as complete, must not leave it without timing.json.
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
     request = report_of(stack, directory.path, outcome, facts, plan.report)
-    metrics = write_report(replace(request, command=plan.command, seconds=math.nan if resumed else sampled))
+    metrics = write_report(replace(request, command=plan.report.command, seconds=math.nan if resumed else sampled))
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
     return metrics

@@ -20,7 +20,7 @@ from bdl.run.build import build_net, nothing_to_tune
 from bdl.run.config import seconds_of
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
-from bdl.run.plan import SETTINGS, Plan, TuningRequest
+from bdl.run.plan import SETTINGS, Plan, RunRequest, TuningRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
 from bdl.run.run_data import RunData
@@ -46,20 +46,21 @@ FEWEST_EPOCHS = 5  # epochs of the ensemble in any case
 _ASIDE: list[RunData] = []  # the data, in the copy of a process that finds settings
 
 
-def tuned(plan: Plan, process: ProcessInfo, data: RunData | None = None) -> Plan:
+def tuned(request: RunRequest, process: ProcessInfo, data: RunData | None = None) -> Plan:
     """The plan with what tuning found: what config.yaml records for a run that has begun, else what is found now.
 
     Raises ConfigError where a budget cannot be kept, because others start the processes.
     """
+    plan = request.draft
     if plan.tuning is None:
         return plan
     if (plan.folder / "config.yaml").exists():
-        return plan.with_found(read_config(plan.folder).get("found"))
+        return request.plan(read_config(plan.folder).get("found"))
     if process.launched and plan.tuning.budget is not None:
         raise ConfigError("budget needs processes that bdl starts itself, and others have started these: set length")
     began = time.perf_counter()
     prepare_torch(plan.compute.threads, plan.compute.tf32, plan.stacks.carriers, plan.compute.compiled)
-    tuning = _choose_aside(plan, data or RunData(process.is_main), began)
+    tuning = _choose_aside(request, data or RunData(process.is_main), began)
     choices = tuning.choices
     seconds = time.perf_counter() - began
     if process.is_main:
@@ -67,7 +68,7 @@ def tuned(plan: Plan, process: ProcessInfo, data: RunData | None = None) -> Plan
     reasons = list(map(str, choices))
     found = {"settings": _settings(choices), "reasons": reasons, "seconds": round(seconds, 1)}
     heat = {"hottest": tuning.hottest, "noise_ratio": tuning.noise_ratio}
-    return plan.with_found(found | {name: float(f"{v:.4g}") for name, v in heat.items() if v is not None})
+    return request.plan(found | {name: float(f"{v:.4g}") for name, v in heat.items() if v is not None})
 
 
 def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
@@ -83,34 +84,36 @@ def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
     return found
 
 
-def _choose_aside(plan: Plan, data: RunData, began: float) -> Tuning:
+def _choose_aside(request: RunRequest, data: RunData, began: float) -> Tuning:
     """`_choose` in a copy of this process where this one will fork.
 
     What the work loads may leave threads behind, and a process that has them cannot fork those of its stacks.
     """
+    plan = request.draft
     if plan.stacks.carriers == 1 or start_by(plan.compute.accelerator) != "fork":
-        return _choose(plan, data, began)
+        return _choose(request, data, began)
     # given as the copy is made: what is submitted is pickled, and would lose the rows of the data
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), _ASIDE.append, (data,)) as pool:
-        return pool.submit(_choose_of_copy, plan, began).result()
+        return pool.submit(_choose_of_copy, request, began).result()
 
 
-def _choose_of_copy(plan: Plan, began: float) -> Tuning:
-    return _choose(plan, _ASIDE[0], began)
+def _choose_of_copy(request: RunRequest, began: float) -> Tuning:
+    return _choose(request, _ASIDE[0], began)
 
 
-def _choose(plan: Plan, data: RunData, began: float) -> Tuning:
+def _choose(request: RunRequest, data: RunData, began: float) -> Tuning:
     """What was found, with all choices in the order in which they are printed.
 
     began: `time.perf_counter()` before the tuning.
     """
+    plan = request.draft
     assert plan.tuning is not None
     given, budget = plan.tuning.given, None if plan.tuning.budget is None else seconds_of(plan.tuning.budget)
     if budget is not None and "steps" in given:
         raise ConfigError(f"budget={plan.tuning.budget} and length both say how many steps there are: give one of them")
     if plan.tuning.temperature and "temperature" in given:
         raise ConfigError("tune.temperature=true and sampler.temperature both decide T: give one of them")
-    case, turns = _Case.of(plan, data), -(-plan.stacks.count // plan.stacks.carriers)
+    case, turns = _Case.of(request, data), -(-plan.stacks.count // plan.stacks.carriers)
     if budget is None:
         tuning, _ = case.tune(int(case.stack.motion.steps), FEWEST_STEPS)
         return replace(tuning, choices=(*case.by_rows, *tuning.choices))
@@ -132,6 +135,7 @@ def _choose(plan: Plan, data: RunData, began: float) -> Tuning:
 class _Case:
     """The first stack of a run, as trials look at it. given: names of settings that are not to be found."""
 
+    request: RunRequest
     plan: Plan
     stack: StackPlan
     data: DataModule
@@ -144,7 +148,8 @@ class _Case:
         return self.stack.motion.sampler
 
     @classmethod
-    def of(cls, plan: Plan, run_data: RunData) -> _Case:
+    def of(cls, request: RunRequest, run_data: RunData) -> _Case:
+        plan = request.draft
         assert (tuning := plan.tuning) is not None
         data = run_data.build(plan.data(plan.stacks.first), warn=False)
         if data.num_data != data.count("train"):
@@ -154,7 +159,7 @@ class _Case:
                 f"{remedy}"
             )
         by_rows = _by_rows(plan.of_stack(plan.stacks.first, data).motion.sampler, data, tuning)
-        plan = plan.with_found({"settings": _settings(by_rows)}) if by_rows else plan
+        plan = request.plan({"settings": _settings(by_rows)}) if by_rows else plan
         stack = plan.of_stack(plan.stacks.first, data)
         in_cycles = stack.keeping.rule.get("cycle") is not None  # it keeps by its own rule
         its_own = {"burn_in", "every"} if in_cycles else set()
@@ -170,7 +175,7 @@ class _Case:
             chains, stack.target.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
             float(stack.motion.sampler.temperature), plan.seed, plan.compute.compiled,
         )  # fmt: skip
-        return cls(plan, stack, data, problem, tuning.given | its_own, by_rows)
+        return cls(request, plan, stack, data, problem, tuning.given | its_own, by_rows)
 
     def tune(self, steps: int, fewest: int) -> tuple[Tuning, float]:
         """What `find_settings` chooses for a run of so many steps, and the seconds that the start of the run will take.
@@ -223,7 +228,7 @@ class _Case:
         longest = round(MOST * timed.value)  # the longest burn-in
         chosen = [replace(c, value=min(c.value, longest)) if c.name == "burn_in" else c for c in choices] + [timed]
         if samples < wanted:
-            shorter = self.plan.with_found({"settings": _settings([*self.by_rows, timed])})
+            shorter = self.request.plan({"settings": _settings([*self.by_rows, timed])})
             burn_in = shorter.of_stack(self.stack.chains.stack, self.data).keeping.rule.get("burn_in")
             burn_in = next((choice.value for choice in chosen if choice.name == "burn_in"), burn_in)
             chosen.append(choose_every(timed.value, burn_in, samples, wanted))

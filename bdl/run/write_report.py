@@ -215,7 +215,7 @@ def facts_of(plan: Plan, data: DataModule, process: ProcessInfo) -> dict[str, st
     """What the report says of the settings, in the order in which it says it."""
     strategy, stacks = plan.compute.strategy, plan.stacks
     several = strategy != "auto" and process.world_size > 1
-    found = (plan.found or {}).get("settings", {}).get("sampler.dynamics")
+    found = plan.found.get("settings", {}).get("sampler.dynamics")
     sampler = plan.choices["sampler"] if found is None else found["_target_"].rpartition(".")[2].lower()
     return {
         "title": f"{plan.name}, seed {plan.seed}",

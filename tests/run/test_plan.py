@@ -40,7 +40,8 @@ def test_the_data_complete_a_stack(tmp_path):
 
 def test_what_tuning_found_completes_the_plan_and_leaves_its_folder(tmp_path):
     plan = planned(f"run_dir={tmp_path}")
-    tuned = plan.with_found({"settings": {"sampler.lr": 0.125}, "reasons": [], "seconds": 1.0})
+    found = {"settings": {"sampler.lr": 0.125}, "reasons": [], "seconds": 1.0}
+    tuned = planned(f"run_dir={tmp_path}", found=found)
     stack = tuned.of_stack(0, tuned.data(0).build())
     assert stack.motion.sampler.lr == 0.125 and (tuned.hash, tuned.folder) == (plan.hash, plan.folder)
     assert stack.settings["sampler"]["lr"] == 0.125
