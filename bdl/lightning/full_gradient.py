@@ -17,7 +17,7 @@ from bdl.devices import widest
 from bdl.engine.functional import DROPOUT
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
-from bdl.lightning.host import in_order
+from bdl.lightning.host import batch_size_of, in_order
 from bdl.samplers.sampler import Sampler
 
 REMEDY = "or set sampler.gradient=null"
@@ -62,7 +62,7 @@ class FullGradient:
     def _most(self) -> int | None:
         """Items of a batch: on an accelerator as many as a step has, which fit; on a CPU as many as suit."""
         loader = self._module.trainer.train_dataloader
-        return None if self._module.device.type == "cpu" else getattr(loader, "batch_size", None)
+        return None if self._module.device.type == "cpu" else batch_size_of(loader)
 
 
 def check_control(trainer: L.Trainer, sampler: Sampler) -> None:

@@ -24,15 +24,16 @@ from bdl.frozen import check_parameters, refuse_parallel
 from bdl.identity import architecture, code_of, identity
 from bdl.law.measure import measure_law
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.host import callbacks_of, find_sampler, plain_net
+from bdl.lightning.host import batch_size_of, callbacks_of, dataset_of, find_sampler, loss_of, plain_net
 from bdl.lightning.trainer import assemble, fit, silence_lightning
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.begun import begun_by, entry_of_code
+from bdl.run.outcome import Outcome
 from bdl.run.sample_arguments import SampleArguments, check_arguments
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import own_likelihood
-from bdl.run.write_report import LabelledData, Outcome, ReportRequest, TargetWords, find_splits, write_report
+from bdl.run.write_report import LabelledData, ReportRequest, TargetWords, find_splits, write_report
 from bdl.samplers.dynamics.base import Transition
 from bdl.schedules import EveryStep, Keep
 from bdl.tune.sampler import ON_BATCHES
@@ -162,7 +163,7 @@ def _identity(
 ) -> dict[str, Any]:
     """What the same call of `sample` has in common with this one, but for network and data, as plain values."""
     prior = {"prior": law["prior"].identity()} if "prior" in law else {}
-    about = {"chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
+    about = {"chains": chains, "loss": module.loss, "batch_size": batch_size_of(loader)}
     about |= entry_of_code(code_of(module.loss))
     return identity({**law, **prior, **about, "schedule": None if schedule is None else schedule.functions})
 
@@ -191,7 +192,7 @@ def report(
     Raises StoreError for a folder without samples, or with those of another network; ConfigError without test data.
     """
     run, trainer = Path(run_dir), _trainer_of(module)
-    likelihood = likelihood or own_likelihood(getattr(module, "loss", None))
+    likelihood = likelihood or own_likelihood(loss_of(module))
     posterior = bdl.Posterior.load(run, module, likelihood=likelihood)
     splits = find_splits(data, trainer, train_items)
     facts = {"title": run.name, "module": type(module).__name__, "network": type(posterior.net).__name__}
@@ -212,11 +213,11 @@ def report(
 
 def law_of(trainer: L.Trainer, module: Any, posterior: bdl.Posterior, sampler: bdl.Sampler) -> dict[str, float]:
     """What exact gradients say of the samples; {} where the loss or the order of the data is not known."""
-    loss, loader = getattr(module, "loss", None), trainer.train_dataloader
+    loss, loader = loss_of(module), trainer.train_dataloader
     batches = in_order(loader, None)
     if loss is None or batches is None or sampler.host.group is not None:
         return {}
-    return measure_law(posterior, sampler, loss, batches, sampler.steps, getattr(loader, "batch_size", None) or 1)
+    return measure_law(posterior, sampler, loss, batches, sampler.steps, batch_size_of(loader) or 1)
 
 
 class Report(StepCallback):
@@ -237,7 +238,7 @@ class Report(StepCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._folder(trainer)
-        loss = getattr(pl_module, "loss", None)
+        loss = loss_of(pl_module)
         if self.likelihood is None and likelihood_of(loss) is None:
             raise ConfigError(
                 f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}"
@@ -282,7 +283,7 @@ def _checked(net: nn.Module, loader: Any) -> Sized:
         raise ConfigError(f"bdl.sample needs a network, got {net!r}: with chains= it makes the copies itself")
     refuse_parallel(net)
     check_parameters(net.named_parameters())
-    dataset = getattr(loader, "dataset", None)
+    dataset = dataset_of(loader)
     if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
         raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
     if not len(dataset) or not len(loader):

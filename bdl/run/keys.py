@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError, did_you_mean
 from bdl.run.config import check_stacks, leaves, plain, seconds_of
-from bdl.run.validate import Rule, check_value, describe, fits
+from bdl.run.validate import Rule, check_value, rule_of
 
 MANY = 10**12  # steps; more than any run makes
 SEEDS = 2**63 - 1
@@ -35,7 +35,8 @@ def number(words: str, inside: Callable[[float], bool]) -> Rule:
 
 def some(element: object, least: int = 0) -> Rule:
     """A list of at least so many."""
-    return Rule(describe(Sequence[element]), lambda v: fits(v, Sequence[element]) and len(v) >= least)
+    rule = rule_of(Sequence[element])
+    return Rule(rule.words, lambda v: rule.fits(v) and len(v) >= least)
 
 
 WORD = Rule("a word", lambda v: type(v) is str and bool(v.strip()))
@@ -63,7 +64,7 @@ TRAIN: dict[str, Any] = {
     "length": STEPS,
     "trainer.max_steps": STEPS,  # before the schedules, whose numbers may follow from it
     "tuned.*": NOT_NEGATIVE,
-    "tune": Rule("auto or false", lambda v: isinstance(v, Mapping) or fits(v, Literal["auto", False])),
+    "tune": Rule("auto or false", lambda v: isinstance(v, Mapping) or v is False or v == "auto"),
     "tune.settings": Literal["auto", False],
     "tune.temperature": bool,
     "tune.heat": POSITIVE,
@@ -112,7 +113,7 @@ TRAIN: dict[str, Any] = {
         "a pattern of names such as fc.*, a list of them, or null", (WORD | some(WORD, 1) | None).fits
     ),
     "sampler.frozen": Literal["eval", "train"],
-    "sampler.blocks": Rule("a mapping from patterns of names to a bdl.Block, or null", lambda v: fits(v, dict | None)),
+    "sampler.blocks": Rule("a mapping from patterns of names to a bdl.Block, or null", rule_of(dict | None).fits),
     "sampler.dynamics.leapfrog": whole(1, 10**6),
     "sampler.dynamics.mass_steps": NOT_NEGATIVE,
     "sampler.weighting.bins": whole(2, 10**6),

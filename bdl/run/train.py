@@ -6,13 +6,12 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import lightning as L
-import torch
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
@@ -23,14 +22,15 @@ from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.law.measure import measure_law
 from bdl.lightning.trainer import fit
+from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.report.numbers import print_summary
-from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.build import StackRun, build_stack
 from bdl.run.config import register_resolvers
 from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
+from bdl.run.outcome import Outcome, gather_outcomes
 from bdl.run.plan import Plan, ReportPlan, RunRequest
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
 from bdl.run.records import METRICS, is_calibrated, read_config
@@ -39,15 +39,7 @@ from bdl.run.section import own_likelihood
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
-from bdl.run.write_report import (
-    Outcome,
-    ReportRequest,
-    TargetWords,
-    facts_of,
-    find_splits,
-    log_metrics,
-    write_report,
-)
+from bdl.run.write_report import ReportRequest, TargetWords, facts_of, find_splits, log_metrics, write_report
 from bdl.seeding import derive_seed
 
 
@@ -77,9 +69,7 @@ def carry_out(request: RunRequest, process: ProcessInfo) -> float | None:
         check_count(process, compute.per_machine * compute.machines)
     if (metrics := directory.metrics) is not None:
         if process.is_main:
-            answer(directory, metrics)
-            if (wanted := report.calibrate) is not None and not is_calibrated(directory.path, wanted):
-                print(f"it is not calibrated so: bdl evaluate {directory.path} calibrate={wanted.method} does it")
+            answer(directory, metrics, report.calibrate)
         return objective_value(metrics, report.objective)
     if compute.machines > 1 and not process.launched:
         raise ConfigError(f"trainer.num_nodes={compute.machines}: let torchrun or srun start the processes")
@@ -128,7 +118,7 @@ def run(plan: Plan, process: ProcessInfo = SINGLE, data: RunData | None = None) 
     return objective_value(metrics, plan.report.objective)
 
 
-def answer(directory: RunDirectory, metrics: dict[str, float]) -> None:
+def answer(directory: RunDirectory, metrics: dict[str, float], calibrate: CalibrationRequest | None) -> None:
     """Say that the run is complete, and print its metrics. Warns of files that are not as the run left them."""
     with contextlib.suppress(StoreError, PermissionError):  # who may not write here gets the answer all the same
         owner = owner_of(directory.path / OWNER)
@@ -140,6 +130,8 @@ def answer(directory: RunDirectory, metrics: dict[str, float]) -> None:
         warnings.warn(f"{directory.path / name} {fault}{again}", BdlWarning, stacklevel=2)
     print(f"{directory.path} already holds this run, complete; another seed or hydra.run.dir makes a new one")
     print_summary(metrics)
+    if calibrate is not None and not is_calibrated(directory.path, calibrate):
+        print(f"it is not calibrated so: bdl evaluate {directory.path} calibrate={calibrate.method} does it")
 
 
 def sample_stacks(
@@ -178,35 +170,6 @@ def sample_stack(stack: StackRun, directory: RunDirectory, process: ProcessInfo 
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same command resumes from {save.path}")
     return Outcome(sampler.steps, stack.callbacks.monitor.trace(), sampler.swap_rates)
-
-
-def gather_outcomes(
-    store: StepStore | None,
-    directory: RunDirectory,
-    stacks: Sequence[int],
-    mine: Sequence[int],
-    outcomes: Sequence[Outcome],
-    steps: int | float,
-) -> Outcome:
-    """Join the outcomes of all stacks, in the main process once all are done. The others return their first.
-
-    mine: the stacks of this process, of which outcomes has those that began. steps: those of a whole run. Before its
-    end the stacks stand at different steps, so the joint outcome is the least number of steps alone.
-    """
-    for stack, outcome in zip(mine, outcomes, strict=False):
-        rates = {} if outcome.swap_rates is None else {"swap_rates": outcome.swap_rates}
-        write_trace(directory.path, stack, outcome.trace | rates)
-    done = min(outcome.steps for outcome in outcomes) if len(outcomes) == len(mine) else 0
-    if store is not None:
-        store.set(done)
-        if not store.process.is_main:
-            return outcomes[0]
-        done = min(store.wait())
-    if done < steps:
-        return Outcome(done, {}, None)
-    traces = read_traces(directory.path, stacks)
-    swap_rates = [trace.pop("swap_rates") for trace in traces if "swap_rates" in trace]
-    return Outcome(done, side_by_side(traces), torch.stack(swap_rates).mean(0) if swap_rates else None)
 
 
 def finish(

@@ -20,7 +20,7 @@ from bdl.run.build import build_net, nothing_to_tune
 from bdl.run.config import seconds_of
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
-from bdl.run.plan import SETTINGS, Plan, RunRequest, TuningRequest
+from bdl.run.plan import SETTINGS, Compute, Plan, RunRequest, TuningRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
 from bdl.run.run_data import RunData
@@ -106,23 +106,27 @@ def _choose(request: RunRequest, data: RunData, began: float) -> Tuning:
 
     began: `time.perf_counter()` before the tuning.
     """
-    plan = request.draft
-    assert plan.tuning is not None
-    given, budget = plan.tuning.given, None if plan.tuning.budget is None else seconds_of(plan.tuning.budget)
-    if budget is not None and "steps" in given:
-        raise ConfigError(f"budget={plan.tuning.budget} and length both say how many steps there are: give one of them")
-    if plan.tuning.temperature and "temperature" in given:
+    assert (tuning := request.draft.tuning) is not None
+    if tuning.budget is not None and "steps" in tuning.given:
+        raise ConfigError(f"budget={tuning.budget} and length both say how many steps there are: give one of them")
+    if tuning.temperature and "temperature" in tuning.given:
         raise ConfigError("tune.temperature=true and sampler.temperature both decide T: give one of them")
-    case, turns = _Case.of(request, data), -(-plan.stacks.count // plan.stacks.carriers)
-    if budget is None:
-        tuning, _ = case.tune(int(case.stack.motion.steps), FEWEST_STEPS)
-        return replace(tuning, choices=(*case.by_rows, *tuning.choices))
-    loader = case.data.train_dataloader()
+    case = _Case.of(request, data)
+    if tuning.budget is not None and (budget := seconds_of(tuning.budget)) is not None:
+        return _choose_within(case, budget, began)
+    found, _ = case.tune(int(case.stack.motion.steps), FEWEST_STEPS)
+    return replace(found, choices=(*case.by_rows, *found.choices))
+
+
+def _choose_within(case: _Case, budget: float, began: float) -> Tuning:
+    """What was found for a run of so many seconds. Raises ConfigError for a loader whose steps cannot be timed."""
+    loader, stacks = case.data.train_dataloader(), case.plan.stacks
     if not isinstance(loader, TensorBatches | WorkerBatches):  # a trial would time its own steps, which are faster
         raise ConfigError(
-            f"budget={plan.tuning.budget} can time the loaders of bdl.data alone, got {type(loader).__name__}: set "
+            f"budget={case.tuning.budget} can time the loaders of bdl.data alone, got {type(loader).__name__}: set "
             "length, or make the data a bdl.data.TensorDataModule"
         )
+    turns = -(-stacks.count // stacks.carriers)
     step_seconds = seconds_per_step(case.problem, case.sampler.dynamics)
     tuning, start_seconds = case.tune(max(FEWEST, int(budget / (step_seconds * turns))), 0)
     before = START_UP + time.perf_counter() - began + turns * start_seconds
@@ -144,6 +148,11 @@ class _Case:
     by_rows: tuple[Choice, ...]  # the sampler and its steps, where their number decides them
 
     @property
+    def tuning(self) -> TuningRequest:
+        assert self.plan.tuning is not None
+        return self.plan.tuning
+
+    @property
     def sampler(self) -> SamplerSettings:
         return self.stack.motion.sampler
 
@@ -161,20 +170,14 @@ class _Case:
         by_rows = _by_rows(plan.of_stack(plan.stacks.first, data).motion.sampler, data, tuning)
         plan = request.plan({"settings": _settings(by_rows)}) if by_rows else plan
         stack = plan.of_stack(plan.stacks.first, data)
-        in_cycles = stack.keeping.rule.get("cycle") is not None  # it keeps by its own rule
-        its_own = {"burn_in", "every"} if in_cycles else set()
+        its_own = set()
+        if stack.keeping.rule.get("cycle") is not None:  # it keeps by its own rule
+            its_own |= {"burn_in", "every"}
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
             its_own.add("batch_size")
         if not is_around_zero(stack.motion.sampler.prior):  # the priors that the search compares are around zero
             its_own.add("prior")
-        device = torch.device("cpu") if plan.compute.accelerator == "cpu" else find_device(None)
-        net, of = build_net(stack.target, data), stack.chains
-        chains = bdl.ChainStack(net, of.count, seed=of.seed, stack=of.stack, shared=of.shared_batches).to(device)
-        x, y = _items(data, "train")
-        problem = Problem(
-            chains, stack.target.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
-            float(stack.motion.sampler.temperature), plan.seed, plan.compute.compiled,
-        )  # fmt: skip
+        problem = _problem_of(stack, data, plan.compute)
         return cls(request, plan, stack, data, problem, tuning.given | its_own, by_rows)
 
     def tune(self, steps: int, fewest: int) -> tuple[Tuning, float]:
@@ -182,34 +185,38 @@ class _Case:
 
         fewest: steps of the deep ensemble at which trials begin, where the run begins at one.
         """
-        assert self.plan.tuning is not None
-        weighting = self.sampler.weighting
-        if not self.plan.tuning.auto:
+        weighting, dynamics = self.sampler.weighting, self.sampler.dynamics
+        if not self.tuning.auto:
             return Tuning((), 0.0, 0.0), 0.0
         if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
             print(f"tune: there is nothing to find for {reason}")
             one = Choice("weighting", {"zeta": 1.0}, "zeta stays 1, at which it changes little; give a number")
             return Tuning((one,) if weighting.zeta == AUTO else (), 0.0, 0.0), 0.0
-        optimises = is_optimiser(self.sampler.dynamics, self.problem.temperature)
-        if not optimises and (line := describe_untuned(self.sampler.dynamics)) is not None:
+        optimises = is_optimiser(dynamics, self.problem.temperature)
+        if not optimises and (line := describe_untuned(dynamics)) is not None:
             print(f"{line}; a multiplier divides lr" if weighting.zeta == AUTO else line)
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
-        present = {
-            "batch_size": self.data.batch_size, "prior": self.sampler.prior, "lr": self.sampler.lr,
-            "friction": self.sampler.dynamics.friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
-        }  # fmt: skip
-        kept = present if self.plan.tuning.weighting_alone else self.given
-        given = {name: value for name, value in present.items() if name in kept or optimises and name in OF_OPTIMISERS}
-        if "lr" not in self.given and ("lr" in given or "lr" not in self.sampler.dynamics.tunable):
-            given["plain_lr"] = present["lr"]
-            given.pop("lr", None)
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
-            self.sampler.dynamics, num_data=problem.num_data, steps=steps, weighting=weighting,
-            temperature=None if self.plan.tuning.temperature else problem.temperature,
-            given=given, seed=problem.seed, compiled=problem.compiled, heat=self.plan.tuning.heat,
+            dynamics, num_data=problem.num_data, steps=steps, weighting=weighting,
+            temperature=None if self.tuning.temperature else problem.temperature, given=self.fixed(optimises),
+            seed=problem.seed, compiled=problem.compiled, heat=self.tuning.heat,
         )  # fmt: skip
         return tuning, seconds
+
+    def fixed(self, optimises: bool) -> dict[str, Any]:
+        """The settings that are not to be found, with their values. An optimiser keeps further ones."""
+        dynamics = self.sampler.dynamics
+        present = {
+            "batch_size": self.data.batch_size, "prior": self.sampler.prior, "lr": self.sampler.lr,
+            "friction": dynamics.friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
+        }  # fmt: skip
+        kept = present if self.tuning.weighting_alone else self.given
+        given = {name: value for name, value in present.items() if name in kept or optimises and name in OF_OPTIMISERS}
+        if "lr" not in self.given and ("lr" in given or "lr" not in dynamics.tunable):
+            given["plain_lr"] = present["lr"]
+            given.pop("lr", None)
+        return given
 
     def within(
         self, budget: float, choices: Sequence[Choice], before: float, step_seconds: float, turns: int
@@ -252,6 +259,18 @@ class _Case:
         )  # fmt: skip
         seconds = time.perf_counter() - began
         return seconds if trained.epochs < epochs else 2 * seconds
+
+
+def _problem_of(stack: StackPlan, data: DataModule, compute: Compute) -> Problem:
+    """A stack on its device, with the training items, or an even part of many images."""
+    device = torch.device("cpu") if compute.accelerator == "cpu" else find_device(None)
+    net, of = build_net(stack.target, data), stack.chains
+    chains = bdl.ChainStack(net, of.count, seed=of.seed, stack=of.stack, shared=of.shared_batches).to(device)
+    x, y = _items(data, "train")
+    return Problem(
+        chains, stack.target.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
+        float(stack.motion.sampler.temperature), of.seed, compute.compiled,
+    )  # fmt: skip
 
 
 def _by_rows(sampler: SamplerSettings, data: DataModule, tuning: TuningRequest) -> tuple[Choice, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from bdl.run.config import plain
 
 Target = type | Callable[..., object]  # a class, or a function that builds something
 BUILT = "built by a _target_"
+SEVERAL = re.compile("a (whole number|number|word)")
 PLAIN = {  # type -> those of its values in YAML, its name in words
     int: ((int,), "a whole number"),
     float: ((int, float), "a number"),
@@ -56,7 +58,7 @@ class Rule:
     fits: Callable[[Any], bool]
 
     def __or__(self, other: object) -> Rule:
-        return Rule(f"{self.words} or {describe(other)}", lambda v: self.fits(v) or fits(v, other))
+        return _any_of([self, other])
 
 
 def check_config(cfg: DictConfig) -> None:
@@ -149,58 +151,45 @@ def argument_types(target: Target) -> dict[str, Any]:
 
 def check_value(key: str, value: object, wanted: object) -> None:
     """Raise ConfigError for a value that does not fit. One that lacks its brackets is shown with them."""
-    value = plain(value)
-    if not fits(value, wanted):
-        remedy = f": write '{key}=[{value}]'" if fits([value], wanted) else ""
-        raise ConfigError(f"{key} must be {describe(wanted)}, got {value!r}{remedy}")
+    value, rule = plain(value), rule_of(wanted)
+    if not rule.fits(value):
+        remedy = f": write '{key}=[{value}]'" if rule.fits([value]) else ""
+        raise ConfigError(f"{key} must be {rule.words}, got {value!r}{remedy}")
 
 
-def fits(value: object, wanted: object) -> bool:
-    """Whether a plain value may stand for an argument of this type."""
-    origin, parts = get_origin(wanted), get_args(wanted)
+def rule_of(wanted: object) -> Rule:
+    """What an annotation asks of a plain value. An object is built from a node with a _target_, not from a value."""
+    origin, parts = get_origin(wanted) or wanted, get_args(wanted)
     if isinstance(wanted, Rule):
-        return wanted.fits(value)
+        return wanted
     if wanted is Any or wanted is object:
-        return True
+        return Rule("anything", lambda value: True)
     if wanted in PLAIN:
-        return type(value) in PLAIN[wanted][0]
+        kinds, words = PLAIN[wanted]
+        return Rule(words, lambda value: type(value) in kinds)
     if origin in (Union, types.UnionType):
-        return any(fits(value, part) for part in parts)
-    if origin is Literal:
-        return any(value == part and type(value) is type(part) for part in parts)
-    if _is(wanted, Sequence):
-        return isinstance(value, list) and all(fits(part, parts[0] if parts else Any) for part in value)
-    if _is(wanted, Mapping):
-        return isinstance(value, dict)
-    return not inspect.isclass(origin or wanted)  # an object is built from a node with a _target_, not from a value
-
-
-def describe(wanted: object) -> str:
-    """The type in words, for a message."""
-    origin, parts = get_origin(wanted), get_args(wanted)
-    if isinstance(wanted, Rule):
-        return wanted.words
-    if wanted in PLAIN:
-        return PLAIN[wanted][1]
-    if origin in (Union, types.UnionType):
-        others = sorted((p for p in parts if not (p is str and Path in parts)), key=lambda p: p is types.NoneType)
-        words = list(dict.fromkeys(map(describe, others)))
-        values = [word for word in words if not word.startswith(BUILT) and word != "null"]
-        return " or ".join(word for word in words if not values or not word.startswith(BUILT))
+        return _any_of(parts)
     if origin is Literal:
         *first, last = map(json.dumps, parts)  # the choices as YAML writes them
-        return f"{', '.join(first)} or {last}" if first else last
-    if _is(wanted, Sequence):
-        return f"a list of {_several(describe(parts[0]))}" if parts else "a list"
-    return "a mapping" if _is(wanted, Mapping) else f"{BUILT} ({getattr(wanted, '__name__', wanted)})"
+        words = f"{', '.join(first)} or {last}" if first else last
+        return Rule(words, lambda value: any(value == part and type(value) is type(part) for part in parts))
+    if inspect.isclass(origin) and issubclass(origin, Sequence):
+        part = rule_of(parts[0] if parts else Any)
+        several = SEVERAL.sub(r"\1s", part.words)
+        return Rule(
+            f"a list of {several}" if parts else "a list",
+            lambda value: isinstance(value, list) and all(map(part.fits, value)),
+        )
+    if inspect.isclass(origin) and issubclass(origin, Mapping):
+        return Rule("a mapping", lambda value: isinstance(value, dict))
+    return Rule(f"{BUILT} ({getattr(wanted, '__name__', wanted)})", lambda value: not inspect.isclass(origin))
 
 
-def _several(words: str) -> str:
-    for one in ("whole number", "number", "word"):
-        words = words.replace(f"a {one}", f"{one}s", 1)
-    return words
-
-
-def _is(wanted: object, kind: type) -> bool:
-    origin = get_origin(wanted) or wanted
-    return inspect.isclass(origin) and issubclass(origin, kind)
+def _any_of(annotations: Sequence[object]) -> Rule:
+    """The rule of a union. Words say what can be written as a value, null last; or what is built where nothing can."""
+    rules = [rule_of(each) for each in annotations]
+    named = [rule_of(each).words for each in annotations if each is not str or Path not in annotations]
+    words = sorted(dict.fromkeys(named), key="null".__eq__)
+    written = [each for each in words if not each.startswith(BUILT)]
+    shown = words if written in ([], ["null"]) else written
+    return Rule(" or ".join(shown), lambda value: any(rule.fits(value) for rule in rules))

@@ -27,6 +27,7 @@ from bdl.posterior.report.text import Pieces
 from bdl.posterior.value_evaluation import Units
 from bdl.posterior.verdict import verdict
 from bdl.run.console import WorkProgress
+from bdl.run.outcome import Outcome
 from bdl.run.plan import Plan
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import CALIBRATION, METRICS, REFIT, read_metrics, write_json, write_metrics
@@ -34,15 +35,6 @@ from bdl.tune.kept import PROMISES, Promised, broken_promises
 
 LabelledData = L.LightningDataModule | Mapping[str, Iterable[Any]] | Iterable[Any] | None
 SPLITS = ("test", "train", "val")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The steps that sampling has done, and the series recorded on the way."""
-
-    steps: int
-    trace: dict[str, torch.Tensor]
-    swap_rates: torch.Tensor | None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.disk.manifest import Manifest
 from bdl.errors import BdlWarning
-from bdl.run.write_report import Outcome, ReportRequest, write_report
+from bdl.run.outcome import Outcome
+from bdl.run.write_report import ReportRequest, write_report
 from bdl.schedules import EveryStep
 
 STEPS, LOST_AT, KEEP = 30, 13, EveryStep(4, 3)  # kept: 7, 10, 13, ...; 13 awaits its energy when chain 1 is lost

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import pytest
 from torch import Tensor
 
-from bdl.run.validate import _OF_HYDRA, argument_names, argument_types, describe, fits
+from bdl.run.validate import _OF_HYDRA, argument_names, argument_types, rule_of
 
 CASES = [
     (int, [0, -3], [1.0, True, "1", None], "a whole number"),
@@ -35,9 +35,9 @@ CASES = [
 
 @pytest.mark.parametrize(("annotation", "good", "bad", "words"), CASES, ids=[str(case[0]) for case in CASES])
 def test_a_value_fits_its_annotation(annotation, good, bad, words):
-    assert all(fits(value, annotation) for value in good)
-    assert not any(fits(value, annotation) for value in bad)
-    assert words is None or describe(annotation) == words
+    rule = rule_of(annotation)
+    assert all(map(rule.fits, good)) and not any(map(rule.fits, bad))
+    assert words is None or rule.words == words
 
 
 def test_annotations_that_cannot_be_evaluated_are_not_checked():
