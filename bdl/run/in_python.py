@@ -195,19 +195,19 @@ def report(
     likelihood = likelihood or own_likelihood(loss_of(module))
     posterior = bdl.Posterior.load(run, module, likelihood=likelihood)
     splits = find_splits(data, trainer, train_items)
-    facts = {"title": run.name, "module": type(module).__name__, "network": type(posterior.net).__name__}
     datamodule = data if isinstance(data, L.LightningDataModule) or trainer is None else trainer.datamodule  # type: ignore[attr-defined]
     words = TargetWords.of(datamodule) if isinstance(datamodule, DataModule) else TargetWords()
-    if trainer is None or (sampler := find_sampler(trainer)) is None:
+    about = {"title": run.name, "module": type(module).__name__, "network": type(posterior.net).__name__}
+    num_data = {"N": f"{posterior.target['num_data']:,}"}
+    if trainer is None:
         traces = read_traces(run, sorted({r.stack for r in posterior.records}))
         outcome = Outcome(posterior.records[-1].step, side_by_side(traces) if traces else {}, None)
-        request = ReportRequest(run, posterior, splits, outcome, facts, words=words)
-    else:
-        outcome = Outcome(sampler.steps, _trace(trainer), sampler.swap_rates)
-        facts["sampler"], law = type(sampler.dynamics).__name__, law_of(trainer, module, posterior, sampler)
-        loggers = trainer.loggers
-        request = ReportRequest(run, posterior, splits, outcome, facts, sampler, words=words, loggers=loggers, law=law)
-    facts["N"] = f"{posterior.target['num_data']:,}"
+        return write_report(ReportRequest(run, posterior, splits, outcome, about | num_data, words=words))
+    sampler = find_sampler(trainer)
+    outcome = Outcome(sampler.steps, _trace(trainer), sampler.swap_rates)
+    facts = {**about, "sampler": type(sampler.dynamics).__name__, **num_data}
+    law = law_of(trainer, module, posterior, sampler)
+    request = ReportRequest(run, posterior, splits, outcome, facts, sampler, None, words, trainer.loggers, law=law)
     return write_report(request)
 
 

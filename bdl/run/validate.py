@@ -103,12 +103,13 @@ def _check_ranges(path: str, node: DictConfig) -> None:
 
 def _check_arguments(path: str, node: DictConfig, target: Target) -> None:
     """Check the literal values of a node. An interpolation is checked at the key that it names."""
-    annotations, known = argument_types(target), argument_names(target)
+    annotations, takes_more = arguments_of(target)
+    known = [*annotations, *_OF_HYDRA]
     for key in map(str, node):
         value = node[key]
         if f"{path}.{key}" in _READ_BY_TRAIN:
             continue
-        if known is not None and key not in known:
+        if not takes_more and key not in known:
             hint = did_you_mean(key, known)
             raise ConfigError(f"{path}.{key} is no argument of {target.__name__}{hint}: it takes {', '.join(known)}")
         if key not in annotations or OmegaConf.is_dict(value) or OmegaConf.is_interpolation(node, key):
@@ -117,36 +118,26 @@ def _check_arguments(path: str, node: DictConfig, target: Target) -> None:
             check_value(f"{path}.{key}", value, annotations[key])
 
 
-def argument_names(target: Target) -> list[str] | None:
-    """Names of the arguments that a configuration may give; None where any will do, or where nobody knows."""
+def arguments_of(target: Target) -> tuple[dict[str, Any], bool]:
+    """The annotations of a target's arguments by name, and whether it takes further ones, or nobody knows.
+
+    An annotation that cannot be evaluated is Any. The items of a TypedDict stand for `**options: Unpack[Options]`.
+    """
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):
-        return None
-    typed, names = argument_types(target), [p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY]
-    if options := [p.name for p in parameters if p.kind is p.VAR_KEYWORD]:
-        names.remove(options[0])
-        names += (items := [name for name in typed if name not in names])
-        if not items or options[0] in items:
-            return None
-    return [*names, *_OF_HYDRA]
-
-
-def argument_types(target: Target) -> dict[str, Any]:
-    """Annotated types of a constructor's or a function's arguments; empty where they cannot be evaluated.
-
-    The items of a TypedDict stand for `**options: Unpack[Options]`.
-    """
-    function = target.__init__ if inspect.isclass(target) else target
+        return {}, True
     try:
-        hints = get_type_hints(function)
+        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
     except (NameError, TypeError, AttributeError):
-        return {}
-    typed: dict[str, Any] = {}
-    for name, hint in hints.items():
-        typed |= get_type_hints(get_args(hint)[0]) if get_origin(hint) is Unpack else {name: hint}
-    typed.pop("return", None)
-    return typed
+        hints = {}
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    typed, options = {name: hints.get(name, Any) for name in named}, [p for p in parameters if p.kind is p.VAR_KEYWORD]
+    for each in options:
+        if get_origin(hint := hints.get(each.name)) is not Unpack:
+            return typed, True
+        typed |= get_type_hints(get_args(hint)[0])
+    return typed, False
 
 
 def check_value(key: str, value: object, wanted: object) -> None:
