@@ -11,9 +11,9 @@ import torch.distributed as dist
 import bdl
 from bdl.frozen import FrozenMode, Only
 from bdl.run.section import Section
+from bdl.samplers.batch_gradient import Given
 from bdl.samplers.blocks import Blocks
 from bdl.samplers.clipping import Clip
-from bdl.samplers.control import Given
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange
