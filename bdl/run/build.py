@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +33,7 @@ from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import Section, count_outputs, own_likelihood
 from bdl.run.stack_plan import ChainsPlan, StackPlan, TargetPlan
 from bdl.samplers.blocks import chosen_blocks
-from bdl.schedules import EveryStep
+from bdl.schedules import EveryStep, Keep
 from bdl.start import Trained
 from bdl.tune.optimiser import is_optimiser
 
@@ -54,8 +54,7 @@ class Callbacks:
     save: bdl.SaveLast
 
     def __iter__(self) -> Iterator[L.Callback]:
-        callbacks = (getattr(self, field.name) for field in fields(self))
-        return (callback for callback in callbacks if callback is not None)
+        return (callback for callback in vars(self).values() if callback is not None)
 
 
 @dataclass(frozen=True)
@@ -172,9 +171,7 @@ def build_callbacks(
 
     samples, target = directory.path / keeping.folder, dict(stack.target.record)
     collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **keeping.collect)
-    held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
-    averages = (bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader)
-    average = next(averages, None)  # the average on the validation split, or else on the test split
+    average = build_average(keep, data)
     promises = build_promises(stack, [collect] if average is None else [collect, average])
     if promises is not None and promises.may_lower:
         functions["lr"] = None  # the same at every step, but for what the promises change
@@ -190,6 +187,12 @@ def build_callbacks(
         limit,
         bdl.SaveLast(directory.path / "checkpoints", keeping.checkpoint_every, keeping.checkpoint, run=run),
     )
+
+
+def build_average(keep: Keep, data: DataModule) -> bdl.ModelAverage | None:
+    """The average on the validation split, or else on the test split; None where no items are held out."""
+    held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
+    return next((bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader), None)
 
 
 def nothing_to_tune(stack: StackPlan, strategy: Strategy = "auto") -> str | None:
