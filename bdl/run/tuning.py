@@ -170,9 +170,8 @@ class _Case:
         by_rows = _by_rows(plan.of_stack(plan.stacks.first, data).motion.sampler, data, tuning)
         plan = request.plan({"settings": _settings(by_rows)}) if by_rows else plan
         stack = plan.of_stack(plan.stacks.first, data)
-        its_own = set()
-        if stack.keeping.rule.get("cycle") is not None:  # it keeps by its own rule
-            its_own |= {"burn_in", "every"}
+        in_cycles = stack.keeping.rule.get("cycle") is not None  # it keeps by its own rule
+        its_own = {"burn_in", "every"} if in_cycles else set()
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
             its_own.add("batch_size")
         if not is_around_zero(stack.motion.sampler.prior):  # the priors that the search compares are around zero
