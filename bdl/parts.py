@@ -18,6 +18,7 @@ from bdl.errors import ConfigError
 # What a user asks for -> module and name
 PLACES = {
     "bdl calibrate": "bdl.contrib.simulation.calibrate:calibrate",
+    "bdl compare": "bdl.contrib.comparison.compare:compare",
     "bdl distil": "bdl.contrib.distillation.command:distil",
     "bdl llc": "bdl.contrib.landscape.llc:llc",
     "hydra/sweeper=optuna": "bdl.contrib.optuna.sweeper:register_sweeper",

@@ -17,11 +17,11 @@ from hydra.conf import HydraConf
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.baselines.base import FOLDER as TRAINED
-from bdl.baselines.base import Baseline
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import CalibrationRequest
+from bdl.posterior.trained import FOLDER as TRAINED
+from bdl.posterior.trained import BaselineLike
 from bdl.run import config
 from bdl.run.config import plain
 from bdl.run.directory import RunDirectory
@@ -191,7 +191,7 @@ class Plan:
         steps, num_data = self.compute.count_steps(data), check_num_data(self._sections.sampler.num_data, data)
         counted = config.fill_in(self._sections, {"sampler.num_data": num_data, "steps": steps})
         cfg, stacks = self._of_stack(counted, number), self.stacks
-        baseline: Section[Baseline] | None = Section.optional(cfg.get("baseline"))
+        baseline: Section[BaselineLike] | None = Section.optional(cfg.get("baseline"))
         target = TargetPlan.of(cfg, data, baseline)
         if self.report.calibrate is not None:
             check_calibration(self.report.calibrate, target.loss.build(), data)

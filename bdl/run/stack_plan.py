@@ -13,9 +13,9 @@ from omegaconf import DictConfig
 from torch import nn
 
 import bdl
-from bdl.baselines.base import Baseline
 from bdl.data.module import DataModule
 from bdl.likelihoods import Loss
+from bdl.posterior.trained import BaselineLike
 from bdl.run.config import plain
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import Section, complete_loss, complete_model, scale_for, target_of
@@ -43,7 +43,7 @@ class TargetPlan:
     record: Mapping[str, Any]  # what target.json holds besides the sampler's law
 
     @classmethod
-    def of(cls, cfg: DictConfig, data: DataModule, baseline: Section[Baseline] | None) -> TargetPlan:
+    def of(cls, cfg: DictConfig, data: DataModule, baseline: Section[BaselineLike] | None) -> TargetPlan:
         """Raises ConfigError for a likelihood that does not fit the task, and for inputs that no network fits."""
         loss = complete_loss(plain(cfg.loss), data)
         scale = cfg.loss.get("scale") or scale_for(loss.target, baseline)
@@ -100,6 +100,6 @@ class StackPlan:
     target: TargetPlan
     motion: MotionPlan
     keeping: KeepingPlan
-    baseline: Section[Baseline] | None
+    baseline: Section[BaselineLike] | None
     name: str  # the name of the run
     settings: Mapping[str, Any]  # what config.yaml records, the same for all stacks

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bdl.baselines.base import FOLDER as TRAINED
 from bdl.checkpoint import is_checkpoint
 from bdl.disk.files import WRITING
 from bdl.disk.manifest import Manifest, manifests_of
@@ -22,6 +21,7 @@ from bdl.errors import ConfigError, StoreError, printable
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.index import read_lines, sample_files
 from bdl.posterior.store import SampleStore
+from bdl.posterior.trained import FOLDER as TRAINED
 from bdl.run.certify import CONTINUED, certify
 from bdl.run.directory import OWNER
 from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, read_metrics, read_preprocessing
