@@ -130,34 +130,43 @@ class Blocks:
         self._ending = [c.must_see for c in self.callbacks if c.ends_block]
         self._reading = [c.must_see for c in self.readers]
         self.before_step = [c for c in self.callbacks if type(c).before_step is not StepCallback.before_step]
+        self.unseen = self._is_unseen(plain)
+        # Whether compiled code may make steps: it can be known what comes before them, and it has not declined yet
+        self.walks = all(type(c).planned is not StepCallback.planned for c in self.before_step)
+        self.counters = counters_of(trainer) if self._may_be_made() else None
+        self.active = self.counters is not None
+        self.crosses_epochs = self.active and self._may_cross_epochs(plain)
+
+    def _is_unseen(self, plain: type) -> bool:
+        """Whether no step is seen but by the callbacks that say which they must see."""
         others = [c for c in self.trainer.callbacks if c not in self.callbacks]
-        # No step is seen but by the callbacks that say which they must see
-        self.unseen = (
+        return (
             self.trainer.val_check_batch is not None
-            and not _overrides(module, plain, MODULE_HOOKS)
+            and not _overrides(self.module, plain, MODULE_HOOKS)
             and not any(_overrides(c, Callback, CALLBACK_HOOKS) for c in others)
         )
-        self.active = (
+
+    def _may_be_made(self) -> bool:
+        """Whether steps outside of Lightning are the same."""
+        return (
             self.unseen
             and isinstance(self.loader, TensorBatches)
-            and isinstance(trainer.strategy, SingleDeviceStrategy)
-            and sampler.is_plain
-            and not trainer.gradient_clip_val
+            and isinstance(self.trainer.strategy, SingleDeviceStrategy)
+            and self.sampler.is_plain
+            and not self.trainer.gradient_clip_val
             and not self.trainer.lr_scheduler_configs
             and not _overrides(self.trainer.datamodule, L.LightningDataModule, TRANSFER_HOOKS)
         )
-        # Whether compiled code may make steps: it can be known what comes before them, and it has not declined yet
-        self.walks = all(type(c).planned is not StepCallback.planned for c in self.before_step)
-        self.counters = counters_of(trainer) if self.active else None
-        self.active = self.counters is not None
-        self.crosses_epochs = (
-            self.active
-            and trainer.max_epochs in (None, -1)
-            and trainer.num_training_batches == len(self.loader)
+
+    def _may_cross_epochs(self, plain: type) -> bool:
+        """Whether nobody has to see the end of an epoch."""
+        return (
+            self.trainer.max_epochs in (None, -1)
+            and self.trainer.num_training_batches == len(self.loader)
             and self.trainer.reload_dataloaders_every_n_epochs == 0
-            and not trainer.enable_validation
+            and not self.trainer.enable_validation
             and not any(_overrides(c, Callback, EPOCH_HOOKS) for c in self.trainer.callbacks)
-            and not _overrides(module, plain, EPOCH_HOOKS)
+            and not _overrides(self.module, plain, EPOCH_HOOKS)
         )
 
     def run(self) -> None:

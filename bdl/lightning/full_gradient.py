@@ -11,7 +11,7 @@ from torch import Tensor
 from bdl.batch import map_tensors
 from bdl.devices import widest
 from bdl.engine.stack import ChainStack
-from bdl.lightning.host import in_order
+from bdl.lightning.host import batch_size_of, in_order
 
 
 class FullGradient:
@@ -53,4 +53,4 @@ class FullGradient:
     def _most(self) -> int | None:
         """Items of a batch: on an accelerator as many as a step has, which fit; on a CPU as many as suit."""
         loader = self._module.trainer.train_dataloader
-        return None if self._module.device.type == "cpu" else getattr(loader, "batch_size", None)
+        return None if self._module.device.type == "cpu" else batch_size_of(loader)

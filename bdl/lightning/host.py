@@ -57,6 +57,21 @@ def plain_net(net: nn.Module) -> nn.Module:
     return net.net if isinstance(net, ChainStack) else net
 
 
+def loss_of(module: nn.Module) -> Any:
+    """The loss of a module; None where it has no attribute of that name."""
+    return getattr(module, "loss", None)
+
+
+def dataset_of(loader: Any) -> Any:
+    """The data set of any loader; None where it has no attribute of that name."""
+    return getattr(loader, "dataset", None)
+
+
+def batch_size_of(loader: Any) -> int | None:
+    """The items of a batch; None where the loader does not say it."""
+    return getattr(loader, "batch_size", None)
+
+
 def reader_of(module: nn.Module) -> Reader:
     """Reads the batches of a module: by its own methods, or else by those of its network, also in a stack."""
     return Reader(module, plain_net(sampled_net(module, None)))

@@ -25,6 +25,7 @@ from bdl.frozen import hold_in_eval, refuse_parallel
 from bdl.lightning.blocks import Blocks
 from bdl.lightning.full_gradient import FullGradient
 from bdl.lightning.host import (
+    dataset_of,
     host_under,
     in_order,
     most_items,
@@ -216,7 +217,7 @@ class BayesianModule(L.LightningModule):
             loader.to(self.device)
         host = replace(self.sampler.host, per_example=self.per_example, compiled=self.compiled is not False)
         host = replace(host, noise_draws=NoiseDraws(self, self._losses, self._current), buffers=self.net.buffers)
-        if hasattr(loader, "dataset"):
+        if dataset_of(loader) is not None:
             host = replace(host, full_loss=self.full_loss, full_gradient=FullGradient(self))
         if self.trainer.accumulate_grad_batches == 1:
             host = replace(host, batch_loss=self.current_loss)

@@ -28,6 +28,7 @@ from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.functional import evaluating
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
+from bdl.lightning.host import batch_size_of, dataset_of
 from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, refuse_misfit
 from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep
@@ -57,8 +58,8 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"each of {trainer.world_size} devices would see the same batches: "
             "loader.shard(trainer.global_rank, trainer.world_size) gives each its part"
         )
-    data, items = getattr(trainer.train_dataloader, "dataset", None), sampler.num_data
-    if data is not None and hasattr(data, "__len__"):
+    data, items = dataset_of(loader), sampler.num_data
+    if isinstance(data, Sized):
         items, elements = len(data), elements_of(loader)
         if sampler.num_data != items and not items < sampler.num_data <= items * elements:
             each = f" of {elements} elements" if elements > 1 else ""
@@ -68,7 +69,7 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             )
     if data is not None:
         _warn_of_a_part(loader, sampler, items)
-    size = getattr(trainer.train_dataloader, "batch_size", None)
+    size = batch_size_of(loader)
     if sampler.dynamics.full_batch and size is not None and size * trainer.world_size < items:
         devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
         raise ConfigError(
@@ -109,7 +110,7 @@ def check_targets(trainer: L.Trainer, loss: Any, outputs_of: Callable[[Tensor], 
     """
     loader: Any = trainer.train_dataloader
     loader = loader.batches if isinstance(loader, WorkerBatches) else loader
-    tensors = getattr(getattr(loader, "dataset", None), "tensors", None)
+    tensors = getattr(dataset_of(loader), "tensors", None)
     y = loader.y if isinstance(loader, TensorBatches) else tensors[-1] if tensors else None
     if not isinstance(y, Tensor):
         return
@@ -216,8 +217,7 @@ def _check_precision(trainer: L.Trainer, sampler: Sampler) -> None:
 
 
 def _check_parts(trainer: L.Trainer, sampler: Sampler) -> None:
-    """Raise ConfigError where what the sampler needs as a whole would be split over devices or micro-batches."""
-    name, micro_batches = type(sampler.dynamics).__name__, trainer.accumulate_grad_batches
+    """Raise ConfigError where what the sampler needs as a whole would be split over devices."""
     if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
         raise ConfigError(
             f"{type(trainer.strategy).__name__} may give a device only a part of the parameters: run a chain on one "
@@ -229,6 +229,12 @@ def _check_parts(trainer: L.Trainer, sampler: Sampler) -> None:
             f"sync_batchnorm=true knows one network, and {sampler.chains} chains have statistics of their own: set "
             "trainer.sync_batchnorm=false, chains=1, or model.norm=filter_response, which needs no batch"
         )
+    _check_micro_batches(trainer, sampler)
+
+
+def _check_micro_batches(trainer: L.Trainer, sampler: Sampler) -> None:
+    """Raise ConfigError where the sampler needs a whole batch, and would see its parts."""
+    name, micro_batches = type(sampler.dynamics).__name__, trainer.accumulate_grad_batches
     parts = {"per_example": "the per-example gradients", "noise_draws": "gradients of parts"}
     needed = [what for name, what in parts.items() if name in sampler.dynamics.needs]
     if needed and (trainer.world_size > 1 or micro_batches > 1):

@@ -15,6 +15,7 @@ from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.samples import brief, first_difference
 
 CODE = "code of the loss"
+REMEDY = "give another run_dir, or remove the folder"
 
 
 def entry_of_code(code: str | None) -> dict[str, Any]:
@@ -32,18 +33,14 @@ def begun_by(record: Mapping[str, Any], run_dir: Path, checkpoint: Path) -> tupl
     record: the settings of the run, as plain values. Raises ConfigError for a folder that holds another run.
     """
     path, call = checkpoint.with_name("call.json"), json.dumps(record, sort_keys=True)
-    remedy = "give another run_dir, or remove the folder"
     if not (checkpoint.exists() or bdl.SampleStore(run_dir).has_files(0)):  # a refused call leaves no more than its own
         write_atomically(path, call.encode(), make_folder=True)
         return False, record
     if not path.exists():
         if checkpoint.exists():
             return False, record
-        raise ConfigError(f"{run_dir} holds samples that bdl.sample did not make: {remedy}")
-    try:
-        before = json.loads(read_file(path))
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged ({error}): {remedy}") from error
+        raise ConfigError(f"{run_dir} holds samples that bdl.sample did not make: {REMEDY}")
+    before = _recorded(path)
     here, there = record.get(CODE), before.get(CODE)
     pythons = [each.get("python") if isinstance(each, dict) else None for each in (there, here)]
     other_python = None not in pythons and pythons[0] != pythons[1]
@@ -51,7 +48,7 @@ def begun_by(record: Mapping[str, Any], run_dir: Path, checkpoint: Path) -> tupl
     if difference := first_difference(before, compared):
         key, was, now = difference
         raise ConfigError(
-            f"{run_dir} holds another run: {key} was {brief(was)} there, and is {brief(now)} now; {remedy}, or repeat "
+            f"{run_dir} holds another run: {key} was {brief(was)} there, and is {brief(now)} now; {REMEDY}, or repeat "
             "the call as it was"
         )
     if other_python:
@@ -59,3 +56,11 @@ def begun_by(record: Mapping[str, Any], run_dir: Path, checkpoint: Path) -> tupl
         line = f"{what}: the two have one name, and whether they are one function cannot be compared"
         warnings.warn(line, BdlWarning, stacklevel=3)
     return True, compared
+
+
+def _recorded(path: Path) -> dict[str, Any]:
+    """The record that the folder has. Raises ConfigError for a damaged file."""
+    try:
+        return json.loads(read_file(path))
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}): {REMEDY}") from error

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lightning as L
 import torch
@@ -22,18 +20,20 @@ from bdl.batch import Reader
 from bdl.data.module import DataModule
 from bdl.engine.choose import choose_gradient
 from bdl.engine.gradient import Autograd
-from bdl.errors import BdlWarning, ConfigError, printable
+from bdl.errors import ConfigError, printable
 from bdl.frozen import matching
+from bdl.lightning.trainer import assemble, silence_lightning
 from bdl.run.console import WorkProgress
 from bdl.run.directory import RunDirectory
 from bdl.run.machine import compile_if_possible
 from bdl.run.plan import Compute, Plan, Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
 from bdl.run.run_data import RunData
+from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import Section, count_outputs, own_likelihood
-from bdl.run.stack_plan import ChainsPlan, SamplerSection, StackPlan, TargetPlan
+from bdl.run.stack_plan import ChainsPlan, StackPlan, TargetPlan
 from bdl.samplers.blocks import chosen_blocks
-from bdl.schedules import EveryStep
+from bdl.schedules import EveryStep, Keep
 from bdl.start import Trained
 from bdl.tune.optimiser import is_optimiser
 
@@ -54,8 +54,7 @@ class Callbacks:
     save: bdl.SaveLast
 
     def __iter__(self) -> Iterator[L.Callback]:
-        callbacks = (getattr(self, field.name) for field in fields(self))
-        return (callback for callback in callbacks if callback is not None)
+        return (callback for callback in vars(self).values() if callback is not None)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def build_stack(
     chains, loss = build_chains(stack.chains, stack.motion.sampler, net), stack.target.loss.build()
     if compute.compiled is True and isinstance(choose_gradient(chains, loss, compiled=False), Autograd):
         compile_if_possible(chains)
-    module = bdl.BayesianModule(chains, stack.motion.sampler.build(), loss=loss, compile=compute.compiled)
+    module = bdl.BayesianModule(chains, stack.motion.sampler, loss=loss, compile=compute.compiled)
     if stack.baseline is not None:
         inputs, _ = Reader(net)(next(iter(data.slices("train"))))
         stack.baseline.build().check(net, inputs, own_likelihood(loss), data.has("val"))
@@ -122,14 +121,14 @@ def build_net(target: TargetPlan, data: DataModule) -> torch.nn.Module:
     return net.train()
 
 
-def build_chains(plan: ChainsPlan, sampler: SamplerSection, net: torch.nn.Module) -> bdl.ChainStack:
+def build_chains(plan: ChainsPlan, sampler: SamplerSettings, net: torch.nn.Module) -> bdl.ChainStack:
     """The chains: fresh copies of the network, or copies of saved weights, which become those of the network too.
 
     A network that brings trained weights is copied as it is.
 
     Raises ConfigError for a frozen part that would be random, and for what `CheckpointStart.load` refuses.
     """
-    start, only = None if plan.start is None else plan.start.build(), sampler.get("only")
+    start, only = None if plan.start is None else plan.start.build(), sampler.only
     names, trained = [name for name, _ in net.named_parameters()], isinstance(net, bdl.models.Logits) and net.trained
     fresh = [] if trained else names
     if isinstance(start, bdl.CheckpointStart):
@@ -143,19 +142,17 @@ def build_chains(plan: ChainsPlan, sampler: SamplerSection, net: torch.nn.Module
     refuse_random_centre(sampler, sorted(matching(names, only, "sampler.only")), fresh)
     return bdl.ChainStack(
         net, plan.count, only=only, start="given" if trained or isinstance(start, bdl.CheckpointStart) else "fresh",
-        frozen=sampler.get("frozen", "eval"), seed=plan.seed, stack=plan.stack, shared=plan.shared_batches,
+        frozen=sampler.frozen, seed=plan.seed, stack=plan.stack, shared=plan.shared_batches,
     )  # fmt: skip
 
 
-def refuse_random_centre(sampler: SamplerSection, sampled: Sequence[str], fresh: Container[str]) -> None:
+def refuse_random_centre(sampler: SamplerSettings, sampled: Sequence[str], fresh: Container[str]) -> None:
     """Raise ConfigError for a prior centred where the chains begin, if a parameter that has it begins at random.
 
     Each stack would otherwise have a prior of its own.
     """
-    build: Any = sampler.build()
-    prior, blocks = build.keywords["prior"], build.keywords.get("blocks")
-    for name, block in zip(sampled, chosen_blocks(blocks, sampled), strict=True):
-        if name in fresh and (block.prior or prior).needs_start:
+    for name, block in zip(sampled, chosen_blocks(sampler.blocks, sampled), strict=True):
+        if name in fresh and (block.prior or sampler.prior).needs_start:
             raise ConfigError(
                 f"sampler.prior.mean=start: {name} begins at random values, other ones in every chain: "
                 "start=checkpoint start.path=... gives it one start, sampler.blocks a prior of its own"
@@ -174,9 +171,7 @@ def build_callbacks(
 
     samples, target = directory.path / keeping.folder, dict(stack.target.record)
     collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **keeping.collect)
-    held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
-    averages = (bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader)
-    average = next(averages, None)  # the average on the validation split, or else on the test split
+    average = build_average(keep, data)
     promises = build_promises(stack, [collect] if average is None else [collect, average])
     if promises is not None and promises.may_lower:
         functions["lr"] = None  # the same at every step, but for what the promises change
@@ -194,14 +189,20 @@ def build_callbacks(
     )
 
 
+def build_average(keep: Keep, data: DataModule) -> bdl.ModelAverage | None:
+    """The average on the validation split, or else on the test split; None where no items are held out."""
+    held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
+    return next((bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader), None)
+
+
 def nothing_to_tune(stack: StackPlan, strategy: Strategy = "auto") -> str | None:
     """Why there is nothing to tune; None where there is."""
     sampler, start = stack.motion.sampler, stack.chains.start
-    if cast(Any, sampler.build()).keywords["dynamics"].variational:
+    if sampler.dynamics.variational:
         return "Bayes by Backprop, whose optimiser adapts its step"
-    if sampler.get("exchange") is not None:
+    if sampler.exchange is not None:
         return "replica exchange, whose rungs have temperatures of their own"
-    if sampler.get("only") is not None or start is not None and start.target == "bdl.CheckpointStart":
+    if sampler.only is not None or start is not None and start.target == "bdl.CheckpointStart":
         return "a part of a network or saved weights, from which no trial starts"
     if strategy == "ddp":
         return "trainer=ddp, whose batches are divided among devices"
@@ -213,16 +214,16 @@ def build_promises(
 ) -> bdl.callbacks.Promises | None:
     """What holds the stack to the promises of tuning; None where there are none, and where samples follow cycles."""
     motion, number, keep = stack.motion, stack.chains.stack, keepers[0].keep
-    movable, lr = motion.may_move, motion.schedule["lr"]
-    build: Any = motion.sampler.build()
-    optimises = is_optimiser(build.keywords["dynamics"], motion.sampler.get("temperature"))
-    if movable is None or optimises or not isinstance(keep, EveryStep) or nothing_to_tune(stack):
+    promise, sampler, lr = motion.promise, motion.sampler, motion.schedule["lr"]
+    movable = None if promise is None else promise.may_move
+    optimises = is_optimiser(sampler.dynamics, float(sampler.temperature))
+    if promise is None or movable is None or optimises or not isinstance(keep, EveryStep) or nothing_to_tune(stack):
         return None
-    fixed = {"_target_": "bdl.schedules.Constant", "value": motion.sampler.get("lr")}
+    fixed = {"_target_": "bdl.schedules.Constant", "value": sampler.lr}
     lowers = "lr" in movable and (lr is None or lr.node == fixed)  # no schedule moves it meanwhile
     named = f"stack {number}: " if number else ""
     return bdl.callbacks.Promises(
-        keepers, lowers, "burn_in" in movable, lambda line: print(f"{named}{line}", flush=True), motion.cool
+        keepers, lowers, "burn_in" in movable, lambda line: print(f"{named}{line}", flush=True), promise.cool
     )
 
 
@@ -258,33 +259,6 @@ def build_trainer(
         on_cpu = compute.accelerator == "cpu" or not torch.cuda.is_available()
         devices = 1 if on_cpu else [process.local_rank // compute.concurrent]
         single = {"strategy": "auto", "devices": devices, "num_nodes": 1, "plugins": LightningEnvironment()}
-    ours = dict(
-        callbacks=list(callbacks), logger=False if logger is None else logger.build(), default_root_dir=folder,
-        enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
-    )  # fmt: skip
-    try:
-        return L.Trainer(**{**compute.trainer, **ours, **single})
-    except Exception as error:  # Lightning, torch and a profiler raise what they like
-        cause = str(error).strip()
-        raise ConfigError(
-            f"the trainer is not available on this machine: {cause} Choose another, e.g. trainer=cpu"
-        ) from error
-
-
-def silence_lightning(speaks: bool = True) -> None:
-    """Hide Lightning's messages and warnings. One process prints bdl's own."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module="lightning.*")
-    # This filter must follow: a warning raised from a LightningModule counts as Lightning's.
-    warnings.filterwarnings("default" if speaks else "ignore", category=BdlWarning)
-
-
-def fit(trainer: L.Trainer, module: L.LightningModule, data: Any, checkpoint: Path | None) -> None:
-    """`trainer.fit`, which unpickles nothing. A KeyboardInterrupt stays one; Lightning would exit with status 1."""
-    try:
-        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
-    except SystemExit as error:
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise error.__context__ from None
-        raise
+    refusal = "the trainer is not available on this machine, choose another, e.g. trainer=cpu"
+    built = False if logger is None else logger.build()
+    return assemble(callbacks, folder, built, refusal, **{**compute.trainer, **single})

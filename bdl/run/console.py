@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
-from hydra.errors import InstantiationException
+from hydra.errors import InstantiationException, OverrideParseException
 
 from bdl.errors import BdlError, Stopped, printable, without_advice
 from bdl.run.config import config_folder
@@ -32,8 +32,8 @@ def one_line(error: BaseException) -> str:
     # Hydra wraps the error that a constructor raised. In an error from another process a page of text stands for it.
     while isinstance(cause, InstantiationException) and (inner := cause.__cause__) and TRACEBACK not in str(inner):
         cause = inner
-    if type(cause).__name__ == "OverrideParseException":
-        word = getattr(cause, "override", "")
+    if isinstance(cause, OverrideParseException):
+        word = cause.override
         if "=" not in word:
             return f"{word} has no key: write key=value"
         return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"

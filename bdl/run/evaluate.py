@@ -25,7 +25,7 @@ from bdl.run.console import WorkProgress
 from bdl.run.records import EVALUATION, folders_of, read_metrics
 from bdl.run.section import Section, check_calibration
 from bdl.run.stored import load_runs
-from bdl.run.write_report import facts_of_samples, load_start, publish, units_of
+from bdl.run.write_report import TargetWords, facts_of_samples, load_start, publish
 
 OF_LAW = ("temperature/direction", "temperature/thermostat", "energy/along", "energy/gaussian", "energy/continuation")
 
@@ -48,7 +48,6 @@ def evaluate(cfg: DictConfig) -> None:
         shifted = {f"shift/{shift.name}": shift.of(data.slices("test")) for shift in shifts}
         summary = summarise(posterior, loaders, ood=data.ood(), progress=progress, start=start, calibrate=calibrate)
     summary.metrics |= chain_temperatures(runs) | scores_under_shifts(posterior, summary, shifted)
-    summary.class_names = data.class_names
     out = Path(cfg.out or runs[0] / EVALUATION)
     if "test" in summary.evaluations:
         compare_with_reference(summary, cfg.reference, out / "probs-test.npy" if cfg.save_probs else None)
@@ -58,7 +57,7 @@ def evaluate(cfg: DictConfig) -> None:
         "N": f"{data.num_data:,}",
         **facts_of_samples(posterior, summary),
     }
-    publish(out, posterior, summary, facts, units=units_of(data), pieces=data.pieces)
+    publish(out, posterior, summary, facts, TargetWords.of(data))
 
 
 def recorded_data(config: DictConfig, posterior: bdl.Posterior) -> DataModule:

@@ -5,7 +5,6 @@ They sample a network and report a run of any Trainer, or of any loop that left 
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any, Literal, Unpack, overload
 
 import lightning as L
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import IterableDataset
 
@@ -26,17 +24,19 @@ from bdl.frozen import check_parameters, refuse_parallel
 from bdl.identity import architecture, code_of, identity
 from bdl.law.measure import measure_law
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.host import callbacks_of, find_sampler, plain_net
+from bdl.lightning.host import batch_size_of, callbacks_of, dataset_of, find_sampler, loss_of, plain_net
+from bdl.lightning.trainer import assemble, fit, silence_lightning
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.begun import begun_by, entry_of_code
-from bdl.run.build import fit, silence_lightning
+from bdl.run.outcome import Outcome
 from bdl.run.sample_arguments import SampleArguments, check_arguments
+from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import own_likelihood
-from bdl.run.write_report import LabelledData, Outcome, find_splits, units_of, write_report
+from bdl.run.write_report import LabelledData, ReportRequest, TargetWords, find_splits, write_report
 from bdl.samplers.dynamics.base import Transition
-from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.schedules import EveryStep, Keep
+from bdl.tune.sampler import ON_BATCHES
 
 
 @overload
@@ -79,7 +79,7 @@ def sample(
     *,
     steps: int,
     lr: float,
-    dynamics: Transition = SGHMC(friction=0.1),  # noqa: B008
+    dynamics: Transition = ON_BATCHES,
     keep: Keep | None = None,
     chains: int | None = None,
     start: Literal["fresh", "given"] | None = None,
@@ -121,7 +121,7 @@ def sample(
     dataset = _checked(net, loader)
     law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
     stack = _chains_of(net, loader, chains, start, law)
-    module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
+    module = bdl.BayesianModule(stack, SamplerSettings(**law), loss)
     target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
     record = {**_identity(module, loader, law, chains, schedule), **target}
     checkpoint = Path(run_dir) / "checkpoints" / "last.ckpt"
@@ -132,15 +132,11 @@ def sample(
     labelled = test if test is None or isinstance(test, Mapping) else {"test": test, "train": loader}
     later = [*([] if schedule is None else [schedule]), *([] if labelled is None else [bdl.Report(labelled)])]
     ours = [collect, bdl.Monitor(monitor_every), bdl.StepProgress(), save]
-    try:
-        trainer = L.Trainer(
-            accelerator=accelerator, devices=1, max_steps=steps, max_epochs=-1, logger=False, num_sanity_val_steps=0,
-            enable_model_summary=False, default_root_dir=run_dir, callbacks=[*ours, *callbacks, *later],
-        )  # fmt: skip
-    except (ValueError, RuntimeError, MisconfigurationException) as error:
-        reason = " ".join(str(error).split())
-        what = f"Lightning makes no Trainer with accelerator={accelerator!r} and these callbacks"
-        raise ConfigError(f"{what}: {reason}") from error
+    what = f"Lightning makes no Trainer with accelerator={accelerator!r} and these callbacks"
+    trainer = assemble(
+        [*ours, *callbacks, *later], run_dir, refusal=what, accelerator=accelerator, devices=1, max_steps=steps,
+        max_epochs=-1,
+    )  # fmt: skip
     with warnings.catch_warnings():
         silence_lightning()
         fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
@@ -167,7 +163,7 @@ def _identity(
 ) -> dict[str, Any]:
     """What the same call of `sample` has in common with this one, but for network and data, as plain values."""
     prior = {"prior": law["prior"].identity()} if "prior" in law else {}
-    about = {"chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
+    about = {"chains": chains, "loss": module.loss, "batch_size": batch_size_of(loader)}
     about |= entry_of_code(code_of(module.loss))
     return identity({**law, **prior, **about, "schedule": None if schedule is None else schedule.functions})
 
@@ -196,35 +192,32 @@ def report(
     Raises StoreError for a folder without samples, or with those of another network; ConfigError without test data.
     """
     run, trainer = Path(run_dir), _trainer_of(module)
-    likelihood = likelihood or own_likelihood(getattr(module, "loss", None))
+    likelihood = likelihood or own_likelihood(loss_of(module))
     posterior = bdl.Posterior.load(run, module, likelihood=likelihood)
     splits = find_splits(data, trainer, train_items)
-    sampler = None if trainer is None else find_sampler(trainer)
-    facts = {"title": run.name, "module": type(module).__name__, "network": type(posterior.net).__name__}
-    if trainer is not None and sampler is not None:
-        outcome = Outcome(sampler.steps, _trace(trainer), sampler.swap_rates)
-        facts["sampler"] = type(sampler.dynamics).__name__
-    else:
+    datamodule = data if isinstance(data, L.LightningDataModule) or trainer is None else trainer.datamodule  # type: ignore[attr-defined]
+    words = TargetWords.of(datamodule) if isinstance(datamodule, DataModule) else TargetWords()
+    about = {"title": run.name, "module": type(module).__name__, "network": type(posterior.net).__name__}
+    num_data = {"N": f"{posterior.target['num_data']:,}"}
+    if trainer is None:
         traces = read_traces(run, sorted({r.stack for r in posterior.records}))
         outcome = Outcome(posterior.records[-1].step, side_by_side(traces) if traces else {}, None)
-    facts["N"] = f"{posterior.target['num_data']:,}"
-    datamodule = data if isinstance(data, L.LightningDataModule) or trainer is None else trainer.datamodule  # type: ignore[attr-defined]
-    units = units_of(datamodule) if isinstance(datamodule, DataModule) else None
-    loggers = [] if trainer is None else trainer.loggers
-    pieces = datamodule.pieces if isinstance(datamodule, DataModule) else None
-    law = {} if trainer is None or sampler is None else law_of(trainer, module, posterior, sampler)
-    return write_report(
-        run, posterior, splits, outcome, facts, sampler, units=units, pieces=pieces, loggers=loggers, law=law
-    )
+        return write_report(ReportRequest(run, posterior, splits, outcome, about | num_data, words=words))
+    sampler = find_sampler(trainer)
+    outcome = Outcome(sampler.steps, _trace(trainer), sampler.swap_rates)
+    facts = {**about, "sampler": type(sampler.dynamics).__name__, **num_data}
+    law = law_of(trainer, module, posterior, sampler)
+    request = ReportRequest(run, posterior, splits, outcome, facts, sampler, None, words, trainer.loggers, law=law)
+    return write_report(request)
 
 
 def law_of(trainer: L.Trainer, module: Any, posterior: bdl.Posterior, sampler: bdl.Sampler) -> dict[str, float]:
     """What exact gradients say of the samples; {} where the loss or the order of the data is not known."""
-    loss, loader = getattr(module, "loss", None), trainer.train_dataloader
+    loss, loader = loss_of(module), trainer.train_dataloader
     batches = in_order(loader, None)
     if loss is None or batches is None or sampler.host.group is not None:
         return {}
-    return measure_law(posterior, sampler, loss, batches, sampler.steps, getattr(loader, "batch_size", None) or 1)
+    return measure_law(posterior, sampler, loss, batches, sampler.steps, batch_size_of(loader) or 1)
 
 
 class Report(StepCallback):
@@ -245,7 +238,7 @@ class Report(StepCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._folder(trainer)
-        loss = getattr(pl_module, "loss", None)
+        loss = loss_of(pl_module)
         if self.likelihood is None and likelihood_of(loss) is None:
             raise ConfigError(
                 f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}"
@@ -290,7 +283,7 @@ def _checked(net: nn.Module, loader: Any) -> Sized:
         raise ConfigError(f"bdl.sample needs a network, got {net!r}: with chains= it makes the copies itself")
     refuse_parallel(net)
     check_parameters(net.named_parameters())
-    dataset = getattr(loader, "dataset", None)
+    dataset = dataset_of(loader)
     if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
         raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
     if not len(dataset) or not len(loader):

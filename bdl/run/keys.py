@@ -1,6 +1,6 @@
-"""The keys of the commands that no constructor checks: one table from key to annotation, and the keys that there are.
+"""The keys of the commands that no constructor checks: a table of annotations and keys, and the keys that there are.
 
-A new key of conf/ gets one line in its command's table. This module imports neither torch nor Lightning, so that a
+A new key of conf/ gets its place in its command's table. This module imports neither torch nor Lightning, so that a
 wrong command line ends at once.
 """
 
@@ -17,10 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError, did_you_mean
 from bdl.run.config import check_stacks, leaves, plain, seconds_of
-from bdl.run.validate import Rule, check_value, describe, fits
+from bdl.run.validate import Rule, check_value, rule_of
 
 MANY = 10**12  # steps; more than any run makes
-SEEDS = 2**63 - 1
 _ABSENT = object()
 
 
@@ -35,7 +34,8 @@ def number(words: str, inside: Callable[[float], bool]) -> Rule:
 
 def some(element: object, least: int = 0) -> Rule:
     """A list of at least so many."""
-    return Rule(describe(Sequence[element]), lambda v: fits(v, Sequence[element]) and len(v) >= least)
+    rule = rule_of(Sequence[element])
+    return Rule(rule.words, lambda v: rule.fits(v) and len(v) >= least)
 
 
 WORD = Rule("a word", lambda v: type(v) is str and bool(v.strip()))
@@ -47,144 +47,97 @@ TIME = Rule("a time such as 90s, 10m or 1h", lambda v: type(v) is str and second
 POSITIVE = number("> 0", lambda v: v > 0)
 NOT_NEGATIVE = number(">= 0", lambda v: v >= 0)
 WIDTH = whole(1, 10**6)
+SEED = whole(0, 2**63 - 1)
+ONLY = Rule("a pattern of names such as fc.*, a list of them, or null", (WORD | some(WORD, 1) | None).fits)
+CALIBRATE = {
+    "calibrate.method": Literal["conformal", "temperature"],
+    "calibrate.level": number("between 0 and 1", lambda v: 0 < v < 1),
+}
+
+
+def table(*rows: tuple[Any, str]) -> dict[str, Any]:
+    """The annotation of each key, from rows of an annotation and the keys that have it."""
+    return {key: wanted for wanted, keys in rows for key in keys.split()}
+
 
 # A key, or with `.*` every number below it. Further keys may follow from constructors, but none of the trainer's.
-TRAIN: dict[str, Any] = {
-    "seed": whole(0, SEEDS),
-    "stack": whole(0, 10**6),
-    "chains": whole(1, 10**5),
-    "stacks": whole(1, 10**5) | None,
-    "processes": whole(1, 1024) | None,
-    "threads": whole(1, 1024) | None,
-    "shared_batches": bool,
-    "on_divergence": Literal["stop", "drop"],
-    "tf32": bool,
-    "compile": Literal["auto", True, False],
-    "length": STEPS,
-    "trainer.max_steps": STEPS,  # before the schedules, whose numbers may follow from it
-    "tuned.*": NOT_NEGATIVE,
-    "tune": Rule("auto or false", lambda v: isinstance(v, Mapping) or fits(v, Literal["auto", False])),
-    "tune.settings": Literal["auto", False],
-    "tune.temperature": bool,
-    "tune.heat": POSITIVE,
-    "budget": TIME | None,
-    "found": Rule("null, because train.py fills it in", lambda v: v is None),
-    "run_dir": WORD,
-    "checkpoint_every": whole(1),
-    "monitor_every": whole(1),
-    "train_items": whole(1) | None,
-    "refit": Literal["all", None],
-    "objective": Rule("null or the name of a metric", (WORD | None).fits),
-    "calibrate.method": Literal["conformal", "temperature"],
-    "calibrate.level": number("between 0 and 1", lambda v: 0 < v < 1),
-    "start.path": WORD,
-    "start.skip": some(WORD),
-    "start.epochs": whole(1, 10**6),
-    "start.patience": whole(1, 10**6),
-    "start.batch_size": whole(1),
-    "start.*": NOT_NEGATIVE,
-    "data.workers": whole(0, 1024),
-    "data.seed": whole(0, SEEDS),
-    "data.stack": whole(0, 10**6),
-    "data.split_seed": whole(0, SEEDS),
-    "data.max_levels": whole(1, 10**6),
-    "data.size": whole(1, 4096),
-    "data.context": whole(1, 10**7),
-    "model.hidden": some(WIDTH),
-    "model.sizes": some(WIDTH, 2) | None,
-    "model.num_classes": whole(1, 10**6) | None,
-    "model.depth": whole(1, 10**4),
-    "model.width": whole(1, 10**4),
-    "model.name": WORD,
-    "model.vocabulary": whole(1, 10**7) | None,
-    "model.context": whole(1, 10**7) | None,
-    "model.layers": whole(1, 10**4),
-    "model.heads": whole(1, 10**4),
-    "model.dropout": number("in [0, 1)", lambda v: 0 <= v < 1),
-    "schedule.*": NOT_NEGATIVE,
-    "collect.keep.burn_in": NOT_NEGATIVE,
-    "collect.keep.samples_per_cycle": whole(1, MANY),
-    "sampler.seed": whole(0, SEEDS),
-    "sampler.lr": POSITIVE,
-    "sampler.temperature": NOT_NEGATIVE,
-    "sampler.num_data": whole(1) | None,
-    "sampler.only": Rule(
-        "a pattern of names such as fc.*, a list of them, or null", (WORD | some(WORD, 1) | None).fits
-    ),
-    "sampler.frozen": Literal["eval", "train"],
-    "sampler.blocks": Rule("a mapping from patterns of names to a bdl.Block, or null", lambda v: fits(v, dict | None)),
-    "sampler.dynamics.leapfrog": whole(1, 10**6),
-    "sampler.dynamics.mass_steps": NOT_NEGATIVE,
-    "sampler.weighting.bins": whole(2, 10**6),
-    "sampler.weighting.pilot": whole(1, MANY),
-    "sampler.weighting.rate.*": NOT_NEGATIVE,
-    "trainer._target_": Literal["lightning.Trainer", "lightning.pytorch.Trainer"],
-    "trainer.accelerator": WORD,
-    "trainer.devices": Any,  # `count_processes` compares it with the machine
-    "trainer.num_nodes": whole(1, 10**5),
-    "trainer.concurrent": Rule("a number of processes on each device", whole(1, 1024).fits),
-    "trainer.strategy": Literal["auto", "ddp", "chains"],
-    "trainer.sync_batchnorm": bool,
-    "trainer.precision": Literal["auto", "32-true", "bf16-mixed", "64-true"],
-    "trainer.max_epochs": Any,  # `_check_length` checks it together with max_steps
-    "trainer.start_epochs": whole(1, 10**6),
-    "trainer.max_time": Any,  # `TimeLimit` reads it
-    "trainer.deterministic": Literal[True, False, "warn", None],
-    "trainer.benchmark": bool,
-    "trainer.detect_anomaly": bool,
-    "trainer.profiler": WORD | None,
-    "trainer.log_every_n_steps": whole(1),
-    "trainer.accumulate_grad_batches": whole(1, 10**6),
-    "trainer.gradient_clip_val": POSITIVE | None,
-    "trainer.gradient_clip_algorithm": Literal["norm", "value"],
-}
-OF_FOLDERS: dict[str, Any] = {  # the keys of all other commands
-    "calibrate.method": Literal["conformal", "temperature"],
-    "calibrate.level": number("between 0 and 1", lambda v: 0 < v < 1),
-    "run": WORD | None,
-    "input": WORD,
-    "output": WORD,
-    "refit": bool,
-    "raw": bool,
-    "id": some(WORD) | None,
-    "out": WORD | None,
-    "metrics": some(WORD, 1) | None,
-    "splits": some(Literal["train", "val", "test"], 1),
-    "train_items": whole(1) | None,
-    "reference": WORD | None,
-    "shifts": some(WORD),
-    "severity": whole(1, 5),
-    "save_probs": bool,
-    "skip_bad": bool,
-    "device": WORD | None,
-    "trust": some(WORD),
-    "path": WORD | None,
-    "chain": whole(0),
-    "only": (WORD | some(WORD, 1) | None),
-    "chains": whole(1, 10**5),
-    "steps": whole(1, MANY),
-    "burn_in": whole(0, MANY) | None,
-    "temperature": POSITIVE | None,
-    "localization": POSITIVE,
-    "batch_size": whole(1) | None,
-    "lr": POSITIVE | None,
-    "seed": whole(0, SEEDS),
-    "hidden": some(WIDTH) | None,
-    "split": bool,
-    "weight_decay": NOT_NEGATIVE,
-    "components": whole(1, 1000),
-    "val_fraction": number("in (0, 1)", lambda v: 0 < v < 1),
-    "mixtures": whole(0, 1000),
-    "crossings": whole(0, 1000),
-    "origin": Literal["prior", "posterior"],
-    "replications": whole(20, MANY),
-    "length": number("in (0, 10]", lambda v: 0 < v <= 10),
-    "draws": whole(1, 10**6),
-    "law": bool,
-    "keep": bool,
-    "trajectories": whole(5, MANY) | None,
-    "seconds": POSITIVE,
-}
+TRAIN = table(
+    (STEPS, "length trainer.max_steps"),  # before the schedules, whose numbers may follow from them
+    (SEED, "seed data.seed data.split_seed sampler.seed"),
+    (whole(0, 10**6), "stack data.stack"),
+    (whole(1, 10**5), "chains trainer.num_nodes"),
+    (whole(1, 10**5) | None, "stacks"),
+    (whole(1, 1024) | None, "processes threads"),
+    (bool, "shared_batches tf32 tune.temperature trainer.sync_batchnorm trainer.benchmark trainer.detect_anomaly"),
+    (Literal["stop", "drop"], "on_divergence"),
+    (Literal["auto", True, False], "compile"),
+    (Literal["auto", False], "tune.settings"),
+    (Rule("auto or false", lambda v: isinstance(v, Mapping) or v is False or v == "auto"), "tune"),
+    (TIME | None, "budget"),
+    (Rule("null, because train.py fills it in", lambda v: v is None), "found"),
+    (WORD, "run_dir start.path model.name trainer.accelerator"),
+    (WORD | None, "trainer.profiler"),
+    (Rule("null or the name of a metric", (WORD | None).fits), "objective"),
+    (whole(1), "checkpoint_every monitor_every start.batch_size trainer.log_every_n_steps"),
+    (whole(1) | None, "train_items sampler.num_data"),
+    (whole(1, 10**6), "start.epochs start.patience data.max_levels sampler.dynamics.leapfrog"),
+    (whole(1, 10**6), "trainer.start_epochs trainer.accumulate_grad_batches"),
+    (whole(2, 10**6), "sampler.weighting.bins"),
+    (whole(1, MANY), "sampler.weighting.pilot collect.keep.samples_per_cycle"),
+    (Literal["all", None], "refit"),
+    (some(WORD), "start.skip"),
+    (whole(0, 1024), "data.workers"),
+    (whole(1, 4096), "data.size"),
+    (whole(1, 10**7), "data.context"),
+    (whole(1, 10**7) | None, "model.context model.vocabulary"),
+    (some(WIDTH), "model.hidden"),
+    (some(WIDTH, 2) | None, "model.sizes"),
+    (WIDTH | None, "model.num_classes"),
+    (whole(1, 10**4), "model.depth model.width model.layers model.heads"),
+    (number("in [0, 1)", lambda v: 0 <= v < 1), "model.dropout"),
+    (ONLY, "sampler.only"),
+    (Rule("a mapping from patterns of names to a bdl.Block, or null", rule_of(dict | None).fits), "sampler.blocks"),
+    (POSITIVE, "tune.heat sampler.lr"),
+    (POSITIVE | None, "trainer.gradient_clip_val"),
+    (NOT_NEGATIVE, "tuned.* start.* schedule.* sampler.temperature sampler.weighting.rate.* collect.keep.burn_in"),
+    (Literal["lightning.Trainer", "lightning.pytorch.Trainer"], "trainer._target_"),
+    (Any, "trainer.devices trainer.max_epochs trainer.max_time"),  # checked by what reads them
+    (Rule("a number of processes on each device", whole(1, 1024).fits), "trainer.concurrent"),
+    (Literal["auto", "ddp", "chains"], "trainer.strategy"),
+    (Literal["auto", "32-true", "bf16-mixed", "64-true"], "trainer.precision"),
+    (Literal[True, False, "warn", None], "trainer.deterministic"),
+    (Literal["norm", "value"], "trainer.gradient_clip_algorithm"),
+) | CALIBRATE  # fmt: skip
+# The keys of all other commands
+OF_FOLDERS = table(
+    (bool, "refit raw skip_bad save_probs split law keep"),
+    (WORD, "input output"),
+    (WORD | None, "run out reference device path"),
+    (some(WORD), "trust shifts"),
+    (some(WORD) | None, "id"),
+    (some(WORD, 1) | None, "metrics"),
+    (some(Literal["train", "val", "test"], 1), "splits"),
+    (some(WIDTH) | None, "hidden"),
+    (WORD | some(WORD, 1) | None, "only"),
+    (Literal["prior", "posterior"], "origin"),
+    (SEED, "seed"),
+    (whole(0), "chain"),
+    (whole(1, 10**5), "chains"),
+    (whole(1, MANY), "steps"),
+    (whole(0, MANY) | None, "burn_in"),
+    (whole(1) | None, "train_items batch_size"),
+    (whole(5, MANY) | None, "trajectories"),
+    (whole(20, MANY), "replications"),
+    (whole(1, 10**6), "draws"),
+    (whole(1, 1000), "components"),
+    (whole(0, 1000), "mixtures crossings"),
+    (whole(1, 5), "severity"),
+    (POSITIVE, "localization seconds"),
+    (POSITIVE | None, "lr temperature"),
+    (NOT_NEGATIVE, "weight_decay"),
+    (number("in (0, 1)", lambda v: 0 < v < 1), "val_fraction"),
+    (number("in (0, 10]", lambda v: 0 < v <= 10), "length"),
+) | CALIBRATE  # fmt: skip
 FOLLOW = {"sampler.stack": "stack", "data.chains": "chains"}  # these keys have the value of those, or null
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")
 GLOBAL = ("hydra", "tuned")  # sections that a file of conf/ may bring besides those of the command
@@ -241,7 +194,7 @@ def _values(cfg: DictConfig, pattern: str) -> Iterator[tuple[str, Any]]:
 
 def check_sections(cfg: DictConfig) -> None:
     """Raise ConfigError for keys of `trainer` and `schedule` that nothing reads."""
-    trainer = [key.removeprefix("trainer.") for key in TRAIN if key.startswith("trainer.")]
+    trainer = sorted(key.removeprefix("trainer.") for key in TRAIN if key.startswith("trainer."))
     for section, known in (("trainer", trainer), ("schedule", SCHEDULES)):
         for key in map(str, cfg[section]):
             if key not in known:

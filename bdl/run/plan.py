@@ -1,13 +1,14 @@
-"""Plan: what a run does. The configuration ends here; each part below takes what it needs.
+"""Plan: what a run does, in parts. The configuration ends here.
 
-A `Plan` decides all that follows from the configuration and the machine. `Plan.of_stack` adds what the data decide.
+`RunRequest.plan` decides all that follows from the configuration, the machine and what tuning found, and
+`Plan.of_stack` adds what the data decide.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -26,16 +27,8 @@ from bdl.run.config import plain
 from bdl.run.directory import RunDirectory
 from bdl.run.processes import ProcessInfo, processes_per_machine
 from bdl.run.records import REFIT
-from bdl.run.section import (
-    Section,
-    check_calibration,
-    check_num_data,
-    complete_loss,
-    complete_model,
-    scale_for,
-    target_of,
-)
-from bdl.run.stack_plan import ChainsPlan, KeepingPlan, MotionPlan, StackPlan, TargetPlan
+from bdl.run.section import Section, check_calibration, check_num_data
+from bdl.run.stack_plan import ChainsPlan, KeepingPlan, MotionPlan, Promise, StackPlan, TargetPlan
 from bdl.samplers.weighting.base import AUTO
 from bdl.tune.heat import HEAT, CoolDirections
 
@@ -83,6 +76,16 @@ class Compute:
     max_time: str | None
     trainer: Mapping[str, Any]  # arguments of Lightning's Trainer, with the precision that auto stands for
 
+    @classmethod
+    def of(cls, cfg: DictConfig) -> Compute:
+        """Raises ConfigError for devices that are missing."""
+        trainer = plain(cfg.trainer)
+        return cls(
+            trainer["accelerator"], trainer.get("strategy", "auto"), processes_per_machine(trainer),
+            trainer.get("concurrent", 1), trainer.get("num_nodes", 1), cfg.threads, cfg.tf32, cfg.compile,
+            trainer.get("max_time"), {key: value for key, value in trainer.items() if key not in OURS},
+        )  # fmt: skip
+
     def count_steps(self, data: DataModule) -> int | float:
         """The sampler's steps in a run: trainer.max_steps, or those of trainer.max_epochs where it is -1."""
         if self.trainer["max_steps"] >= 0:
@@ -126,6 +129,14 @@ class TuningRequest:
         heat = float(cfg.tune.heat) if OmegaConf.is_dict(cfg.tune) else HEAT
         return cls(auto or zeta, temperature, cfg.budget, given_names(typed), heat, weighting_alone=zeta and not auto)
 
+    def promise(self, found: Mapping[str, Any], strategy: Strategy) -> Promise:
+        """What a run with these settings has to keep: lr moves where it was found, the burn-in where nobody gave it."""
+        cool = CoolDirections.of(found.get("hottest"), found.get("noise_ratio"), self.heat) if found else None
+        if not self.auto or self.weighting_alone or strategy == "ddp":
+            return Promise(None, cool)
+        lr = {"lr"} if "sampler.lr" in found.get("settings", {}) else set()
+        return Promise(frozenset(lr if {"burn_in", "every"} & self.given else {*lr, "burn_in"}), cool)
+
 
 @dataclass(frozen=True)
 class ReportPlan:
@@ -135,91 +146,31 @@ class ReportPlan:
     train_items: int | None  # how many training items the report predicts; None for all
     objective: str | None  # the metric that a sweep minimises
     calibrate: CalibrationRequest | None  # what is fitted on validation items
+    command: str  # the command line that makes the run, as it can be copied, without its folder and time limit
     judged: Path | None = None  # the run whose scores on held-out rows stand for this one, which has none
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does, as far as the configuration and the machine decide it."""
+    """What a run does, as far as the configuration, the machine and tuning decide it."""
 
-    _given: DictConfig = field(repr=False)  # checked; sections of it wait for the data; no other module reads it
-    hydra: HydraConf = field(repr=False)  # Hydra's own configuration of the call
     hash: str  # `config_hash` of what the user gave
     folder: Path
     name: str
     choices: Mapping[str, str]  # the names of data, model, sampler and schedule
     seed: int
     stacks: Stacks
+    compute: Compute
     tuning: TuningRequest | None
     report: ReportPlan
     refit: bool  # whether a posterior of all rows follows
-    found: Mapping[str, Any] | None = None  # what tuning found: settings by key, reasons, seconds
-
-    @classmethod
-    def of(cls, cfg: DictConfig, hydra: HydraConf) -> Plan:
-        """The plan of a checked configuration. Raises ConfigError for a refit where no rows of a table are held out."""
-        if cfg.refit and cfg.data.get("all_rows") is not False:
-            raise ConfigError(
-                f"refit={cfg.refit} joins the rows that a table holds out: it needs data=csv or data=parquet, and "
-                "data.all_rows=false"
-            )
-        if cfg.refit and cfg.get("calibrate") is not None:
-            raise ConfigError(
-                "calibrate needs validation rows that the samples have not seen, and refit=all samples them: leave one "
-                "of the two out"
-            )
-        choices, count = hydra.runtime.choices, config.count_stacks(cfg)
-        calibrate = CalibrationRequest.of(plain(cfg.get("calibrate")))
-        return cls(
-            _given=cfg,
-            hydra=hydra,
-            hash=config.config_hash(cfg),
-            folder=Path(cfg.run_dir),
-            name=config.run_name(choices),
-            choices={name: str(choices[name]) for name in ("data", "model", "sampler", "schedule")},
-            seed=cfg.seed,
-            stacks=Stacks(cfg.stack, count, cfg.chains // count, config.count_carriers(cfg), cfg.shared_batches),
-            tuning=TuningRequest.of(cfg, hydra.overrides.task),
-            report=ReportPlan(Section.optional(cfg.logger), cfg.train_items, cfg.objective, calibrate),
-            refit=bool(cfg.refit),
-        )
-
-    @cached_property
-    def compute(self) -> Compute:
-        """Where and how the run computes. Raises ConfigError for devices that are missing."""
-        cfg = self._decided()
-        trainer = plain(cfg.trainer)
-        return Compute(
-            trainer["accelerator"], trainer.get("strategy", "auto"), processes_per_machine(trainer),
-            trainer.get("concurrent", 1), trainer.get("num_nodes", 1), cfg.threads, cfg.tf32, cfg.compile,
-            trainer.get("max_time"), {key: value for key, value in trainer.items() if key not in OURS},
-        )  # fmt: skip
-
-    def with_found(self, found: Mapping[str, Any] | None) -> Plan:
-        """The plan of the same run with what tuning found. Its hash, and so its folder, is the same."""
-        return replace(self, found=plain(found))
-
-    def of_all_rows(self) -> Plan:
-        """The plan of the refit: the same with what tuning has found, from all rows, into a folder of this run."""
-        own = {"run_dir": str(self.folder / REFIT), "data.all_rows": True}
-        nothing = {"tune": False, "budget": None, "objective": None, "refit": None}
-        plan = Plan.of(config.fill_in(self._given, own | nothing), self.hydra)
-        return replace(plan, found=self.found, report=replace(plan.report, judged=self.folder))
+    found: Mapping[str, Any]  # what tuning found: settings by key, reasons, seconds; empty before
+    settings: Mapping[str, Any]  # every key with an effect on the samples, as the user gave it
+    _sections: DictConfig = field(repr=False)  # the configuration with what tuning found; parts of it wait for the data
 
     def directory(self) -> RunDirectory:
         """The folder of the run. Raises ConfigError where it holds another run, or files that no run makes."""
         return RunDirectory(self.folder, self.hash, self.settings)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Every key with an effect on the samples, as the user gave it."""
-        return config.run_settings(self._given)
-
-    @property
-    def command(self) -> str:
-        """The command line that makes this run, as it can be copied, without its folder and time limit."""
-        words = [word for word in self.hydra.overrides.task if not word.startswith(("run_dir=", "trainer.max_time="))]
-        return shlex.join(["bdl", "train", *words])
 
     def numbers(self, process: ProcessInfo) -> range:
         """The numbers of all stacks of the run: one per process under trainer=chains, otherwise those of `stacks`."""
@@ -228,7 +179,7 @@ class Plan:
 
     def data(self, stack: int) -> Section[DataModule]:
         """The data module of a stack, whose number names the order of the batches."""
-        section: Section[DataModule] = Section.of(self._decided(stack).data)
+        section: Section[DataModule] = Section.of(self._of_stack(self._sections, stack).data)
         return section.having(chains=None) if self.stacks.shared_batches and "chains" in section.node else section
 
     def of_stack(self, number: int, data: DataModule) -> StackPlan:
@@ -237,52 +188,102 @@ class Plan:
         Raises ConfigError for another N than that of the data, a likelihood that does not fit the task, and a network
         whose inputs are not those of the data.
         """
-        cfg, stacks = self._decided(number), self.stacks
-        steps, num_data = self.compute.count_steps(data), check_num_data(cfg.sampler.num_data, data)
-        counted = {"sampler.num_data": num_data, "steps": steps}
-        config.put(cfg, counted)
-        loss = complete_loss(plain(cfg.loss), data)
+        steps, num_data = self.compute.count_steps(data), check_num_data(self._sections.sampler.num_data, data)
+        counted = config.fill_in(self._sections, {"sampler.num_data": num_data, "steps": steps})
+        cfg, stacks = self._of_stack(counted, number), self.stacks
         baseline: Section[BaselineLike] | None = Section.optional(cfg.get("baseline"))
-        scale = cfg.loss.get("scale") or scale_for(loss.target, baseline)
-        model = complete_model(plain(cfg.model), data, loss.build(), scale)
+        target = TargetPlan.of(cfg, data, baseline)
         if self.report.calibrate is not None:
-            check_calibration(self.report.calibrate, loss.build(), data)
-        completed = {"loss": dict(loss.node), "model": dict(model.node)}
+            check_calibration(self.report.calibrate, target.loss.build(), data)
+        completed = {"loss": dict(target.loss.node), "model": dict(target.model.node)}
         config.put(cfg, completed)  # other keys follow these
-        found, collect = dict(self.found or {}), plain(cfg.collect)
-        recorded = config.run_settings(config.fill_in(self._given, counted | found.get("settings", {}))) | completed
-        keeping = KeepingPlan(
-            rule=Section(collect.pop("keep")), collect=collect, folder="" if baseline is None else TRAINED,
-            checkpoint="last" if number == stacks.first else f"last-{number}",
-            checkpoint_every=cfg.checkpoint_every, monitor_every=cfg.monitor_every,
-        )  # fmt: skip
-        schedule = {name: Section.optional(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")}
-        start = Section.optional(cfg.get("start"))
+        found = {"found": dict(self.found)} if self.found else {}
         return StackPlan(
-            ChainsPlan(number, self.seed, stacks.chains, stacks.shared_batches, start),
-            TargetPlan(model, loss, target_of(model, plain(cfg.data), data)),
-            MotionPlan(steps, Section.of(cfg.sampler), schedule, self._may_move(), self._cool_directions()),
-            keeping, baseline, name=self.name, settings=recorded | ({"found": found} if found else {}),
-        )  # fmt: skip
+            ChainsPlan(number, self.seed, stacks.chains, stacks.shared_batches, Section.optional(cfg.get("start"))),
+            target,
+            MotionPlan.of(cfg, steps, self.tuning and self.tuning.promise(self.found, self.compute.strategy)),
+            KeepingPlan.of(cfg, TRAINED if baseline else "", "last" if number == stacks.first else f"last-{number}"),
+            baseline,
+            name=self.name,
+            settings=config.run_settings(counted) | completed | found,
+        )
 
-    def _may_move(self) -> frozenset[str] | None:
-        """See `MotionPlan`: lr where it was found, and the burn-in where samples are not kept as the user says."""
-        if self.tuning is None or not self.tuning.auto or self.tuning.weighting_alone or self.compute.strategy == "ddp":
-            return None
-        lr = {"lr"} if "sampler.lr" in (self.found or {}).get("settings", {}) else set()
-        return frozenset(lr if {"burn_in", "every"} & self.tuning.given else {*lr, "burn_in"})
+    def _of_stack(self, cfg: DictConfig, number: int) -> DictConfig:
+        """A copy of the configuration, as one stack reads it."""
+        return config.fill_in(cfg, {"chains": self.stacks.chains, "stack": number})
 
-    def _cool_directions(self) -> CoolDirections | None:
-        """What tuning promises of the hottest direction; None where it promises nothing."""
-        if self.tuning is None or not self.found:
-            return None
-        return CoolDirections.of(self.found.get("hottest"), self.found.get("noise_ratio"), self.tuning.heat)
 
-    def _decided(self, stack: int | None = None) -> DictConfig:
-        """A copy of the configuration, of one of its stacks, with what null, auto and tuning stand for."""
-        cfg, found = self._given, (self.found or {}).get("settings", {})
-        chains = {"chains": cfg.chains // config.count_stacks(cfg), "stack": cfg.stack if stack is None else stack}
-        return config.fill_in(cfg, {**chains, "trainer.precision": config.choose_precision(cfg), **found})
+@dataclass(frozen=True)
+class RunRequest:
+    """What a user asks for: a checked configuration, and Hydra's own of the call. `plan` is all that reads them.
+
+    judged, found: of a refit; the run that it follows, and what tuning has found for that.
+    """
+
+    cfg: DictConfig
+    hydra: HydraConf
+    judged: Path | None = None
+    found: Mapping[str, Any] | None = None
+
+    def plan(self, found: Mapping[str, Any] | None = None) -> Plan:
+        """The plan, with what tuning found. Its hash, and so its folder, does not depend on that.
+
+        Raises ConfigError for devices that are missing, and for a refit where no rows of a table are held out.
+        """
+        cfg, hydra = self.cfg, self.hydra
+        known: Mapping[str, Any] = plain(found or self.found or {})
+        check_refit(cfg)
+        decided = {"trainer.precision": config.choose_precision(cfg), **known.get("settings", {})}
+        sections, count = config.fill_in(cfg, decided), config.count_stacks(cfg)
+        choices, calibrate = hydra.runtime.choices, CalibrationRequest.of(plain(cfg.get("calibrate")))
+        return Plan(
+            hash=config.config_hash(cfg),
+            folder=Path(cfg.run_dir),
+            name=config.run_name(choices),
+            choices={name: str(choices[name]) for name in ("data", "model", "sampler", "schedule")},
+            seed=cfg.seed,
+            stacks=Stacks(cfg.stack, count, cfg.chains // count, config.count_carriers(cfg), cfg.shared_batches),
+            compute=Compute.of(sections),
+            tuning=TuningRequest.of(cfg, hydra.overrides.task),
+            report=ReportPlan(
+                Section.optional(cfg.logger), cfg.train_items, cfg.objective, calibrate, self.command, self.judged
+            ),
+            refit=bool(cfg.refit),
+            found=known,
+            settings=config.run_settings(cfg),
+            _sections=sections,
+        )
+
+    @cached_property
+    def draft(self) -> Plan:
+        """The plan before tuning."""
+        return self.plan()
+
+    @property
+    def command(self) -> str:
+        words = [word for word in self.hydra.overrides.task if not word.startswith(("run_dir=", "trainer.max_time="))]
+        return shlex.join(["bdl", "train", *words])
+
+    def of_all_rows(self, found: Mapping[str, Any] | None) -> RunRequest:
+        """The refit: the same with what tuning has found, from all rows, into a folder of this run."""
+        judged = Path(self.cfg.run_dir)
+        own = {"run_dir": str(judged / REFIT), "data.all_rows": True}
+        nothing = {"tune": False, "budget": None, "objective": None, "refit": None}
+        return RunRequest(config.fill_in(self.cfg, own | nothing), self.hydra, judged, found)
+
+
+def check_refit(cfg: DictConfig) -> None:
+    """Raise ConfigError for a refit where no rows of a table are held out, or where it takes those of a calibration."""
+    if cfg.refit and cfg.data.get("all_rows") is not False:
+        raise ConfigError(
+            f"refit={cfg.refit} joins the rows that a table holds out: it needs data=csv or data=parquet, and "
+            "data.all_rows=false"
+        )
+    if cfg.refit and cfg.get("calibrate") is not None:
+        raise ConfigError(
+            "calibrate needs validation rows that the samples have not seen, and refit=all samples them: leave one "
+            "of the two out"
+        )
 
 
 def given_names(typed: Sequence[str]) -> frozenset[str]:

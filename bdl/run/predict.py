@@ -35,36 +35,46 @@ DIGITS = 7  # the digits of float32; numbers that are large beside their spread 
 
 def predict(cfg: DictConfig) -> None:
     """Read the rows, predict them with all samples, write one row of predictions for each."""
-    runs, output = folders_of(cfg.run) + folders_of(cfg.runs), Path(cfg.output).expanduser()
+    runs, output = folders_of(cfg.run) + folders_of(cfg.runs), output_file(cfg.output, cfg.input)
     if not runs:
         raise ConfigError("run has no value: run=outputs/a names a run directory, runs=[outputs/a,outputs/b] several")
-    if output.is_dir():
-        raise ConfigError(f"output={cfg.output} is a folder: name the file for the predictions")
-    if output.exists() and not output.is_file():
-        raise ConfigError(f"output={cfg.output} is no regular file: name the file for the predictions")
-    rows_file = Path(cfg.input).expanduser()
-    if output.exists() and rows_file.exists() and output.samefile(rows_file):
-        raise ConfigError(f"output={cfg.output} is the input: choose another file for the predictions")
     if cfg.refit and (used := refitted(runs)) != runs:
         print(f"predict: samples of {', '.join(map(str, used))}, from all rows; refit=false leaves them out")
         runs = used
     posterior, _ = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
     encoding = read_encoding(runs[0], posterior)
-    kind = "parquet" if Path(cfg.input).suffix in (".parquet", ".pq") else "csv"
-    reading = dataclasses.replace(encoding.reading, format=kind)
-    wanted = encoding.id if cfg.id is None else cfg.id
-    rows = reading.read(cfg.input, "input", text=[*wanted, *encoding.inputs.written])
-    if cfg.id is not None:
-        require_columns(rows, cfg.id, "id=", str(cfg.input))
-    calibration = calibration_of(runs)
-    predictions = predicted(posterior, encoding, rows, Path(cfg.input).name, calibration)
-    copied = [name for name in wanted if name in rows]
+    rows = read_rows(cfg.input, encoding, cfg.id)
+    predictions = predicted(posterior, encoding, rows, Path(cfg.input).name, calibration_of(runs))
+    copied = [name for name in (encoding.id if cfg.id is None else cfg.id) if name in rows]
     if doubled := [name for name in copied if name in predictions]:
         raise ConfigError(f"id={doubled[0]} is a column of the predictions too: rename it in {cfg.input}")
     table = pd.concat([rows[copied], as_texts(predictions)], axis=1)
     table = table if cfg.raw else without_formulas(table)
     write_atomically(output, table.to_csv(index=False).encode())
     print(f"{len(table):,} rows, {posterior.samples:,} samples of {posterior.chains} chains: {output}")
+
+
+def output_file(output: str, rows: str) -> Path:
+    """The file for the predictions. Raises ConfigError for a folder, and for the file that has the rows."""
+    path, rows_file = Path(output).expanduser(), Path(rows).expanduser()
+    if path.is_dir():
+        raise ConfigError(f"output={output} is a folder: name the file for the predictions")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"output={output} is no regular file: name the file for the predictions")
+    if path.exists() and rows_file.exists() and path.samefile(rows_file):
+        raise ConfigError(f"output={output} is the input: choose another file for the predictions")
+    return path
+
+
+def read_rows(path: str, encoding: TableEncoding, copied: Sequence[str] | None) -> Frame:
+    """The rows of a file, as text where they are copied or encoded. Raises ConfigError where a copied column lacks."""
+    kind = "parquet" if Path(path).suffix in (".parquet", ".pq") else "csv"
+    reading = dataclasses.replace(encoding.reading, format=kind)
+    wanted = encoding.id if copied is None else copied
+    rows = reading.read(path, "input", text=[*wanted, *encoding.inputs.written])
+    if copied is not None:
+        require_columns(rows, copied, "id=", path)
+    return rows
 
 
 def predict_table(

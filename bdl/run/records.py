@@ -16,6 +16,7 @@ from bdl.disk.files import SMALL, parse_json, read_file
 from bdl.disk.manifest import manifests_of, read_listed, write_listed
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import Calibration, CalibrationRequest, from_plain
+from bdl.posterior.calibration import TemperatureScaling
 
 CONFIG, PREPROCESSING, METRICS, TIMING = "config.yaml", "preprocessing.json", "metrics.json", "timing.json"
 CALIBRATION = "calibration.json"
@@ -75,8 +76,11 @@ def read_preprocessing(run: Path) -> dict[str, Any]:
 def is_calibrated(run: Path, request: CalibrationRequest) -> bool:
     """Whether a run, or its evaluation, has what the request would fit."""
     found = read_calibration(run)
-    level = getattr(found, "level", None)  # temperature scaling has none
-    return found is not None and level == (request.level if request.method == "conformal" else None)
+    if found is None:
+        return False
+    if isinstance(found, TemperatureScaling):
+        return request.method == "temperature"
+    return request.method == "conformal" and found.level == request.level
 
 
 def read_calibration(run: Path) -> Calibration | None:

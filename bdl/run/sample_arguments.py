@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Literal, Required, TypedDict
 
 import lightning as L
@@ -11,6 +11,7 @@ import lightning as L
 from bdl.errors import ConfigError, check_whole, did_you_mean
 from bdl.frozen import FrozenMode, Only
 from bdl.lightning.callbacks import Schedule
+from bdl.run.sampler_settings import SamplerSettings
 from bdl.samplers.batch_gradient import GradientEstimator
 from bdl.samplers.blocks import Blocks
 from bdl.samplers.clipping import Clip
@@ -18,7 +19,6 @@ from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors import Prior
-from bdl.samplers.sampler import Sampler
 from bdl.samplers.weighting.base import Weighting
 from bdl.schedules import Keep
 
@@ -67,7 +67,7 @@ def check_arguments(
         raise ConfigError(f"test must be a loader of labelled batches, or a dict of several, got {test!r}")
     if not isinstance(callbacks, Sequence) or not all(isinstance(each, L.Callback) for each in callbacks):
         raise ConfigError(f"callbacks must be a list of Lightning's callbacks, got {callbacks!r}")
-    known = inspect.signature(Sampler).parameters
+    known = [field.name for field in fields(SamplerSettings)]
     for name in sampler:
         if name not in known:
             hint = did_you_mean(name, [*known, *SampleArguments.__annotations__])

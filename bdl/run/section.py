@@ -16,6 +16,7 @@ from torch import nn
 
 from bdl.data import DataModule
 from bdl.errors import BdlError, ConfigError
+from bdl.lightning.host import dataset_of
 from bdl.likelihoods import Likelihood, Loss, outputs_of
 from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.trained import BaselineLike
@@ -138,7 +139,7 @@ def target_of(model: Section[nn.Module], data_section: dict[str, Any], data: Dat
 def check_calibration(request: CalibrationRequest, loss: object, data: DataModule) -> None:
     """Raise ConfigError where the data or the likelihood do not allow the calibration, before anything is sampled."""
     likelihood, has_val = own_likelihood(loss), data.has("val")
-    validation = getattr(data.slices("val"), "dataset", None) if has_val else None
+    validation = dataset_of(data.slices("val")) if has_val else None
     items = len(validation) if isinstance(validation, Sized) else None
     request.check("" if likelihood is None else likelihood.outputs, has_val, data.has("test"), items)
 

@@ -24,12 +24,14 @@ def suggestion(text: str, command: str, conf: Path) -> str | None:
     """
     if match := NO_CHOICE.search(text):
         group, choice, choices = match[1], match[2], match[3].split()
-        meant = _meant(nearest(choice, choices))
-        return f"{group}={choice}: there is no such {group}{meant}: choose among {', '.join(choices)}"
-    if match := MISSING.search(text):
-        meant = _meant(nearest(match[1], list(keys_of(command, conf))))
-        return f"{match[1]} is no key of this command{meant}: --help lists the keys"
-    return None
+        what, remedy = f"{group}={choice}: there is no such {group}", f"choose among {', '.join(choices)}"
+        meant = nearest(choice, choices)
+    elif match := MISSING.search(text):
+        what, remedy = f"{match[1]} is no key of this command", "--help lists the keys"
+        meant = nearest(match[1], list(keys_of(command, conf)))
+    else:
+        return None
+    return f"{what}: {remedy}" if meant is None else f"{what} (did you mean {meant}?): {remedy}"
 
 
 def nearest(word: str, words: Sequence[str]) -> str | None:
@@ -42,40 +44,32 @@ def nearest(word: str, words: Sequence[str]) -> str | None:
     >>> nearest("something", ["seed", "chains"]) is None
     True
     """
-    last = {each: each.rpartition(".")[2] for each in words}
-    name = word.rpartition(".")[2]
-    for known, asked in ((last, name), ({each: each for each in words}, word), (last, name)):
-        exact = [each for each, part in known.items() if part == asked]
-        close = exact or get_close_matches(asked, list(known.values()), n=1, cutoff=0.75)
-        if close:
-            same = [each for each, part in known.items() if part == close[0] or each == close[0]]
-            section = word.partition(".")[0]
-            return max(same, key=lambda each: (each.startswith(section), SequenceMatcher(None, each, word).ratio()))
-    return None
+    names = [each.rpartition(".")[2] for each in words]
+    if near := get_close_matches(word.rpartition(".")[2], names, n=1, cutoff=0.75):
+        same = [each for each, name in zip(words, names, strict=True) if name == near[0]]
+        section = word.partition(".")[0]
+        return max(same, key=lambda each: (each.startswith(section), SequenceMatcher(None, each, word).ratio()))
+    return next(iter(get_close_matches(word, words, n=1, cutoff=0.75)), None)
 
 
 def keys_of(command: str, conf: Path) -> Iterator[str]:
     """The keys that any configuration of the command may hold: its own, and those of its groups' files."""
-    yield from _leaves(_read(conf / f"{command}.yaml"))
+    yield from _keys_below(_read(conf / f"{command}.yaml"))
     if command == "train":
         for path in sorted(conf.rglob("*.yaml")):
             group = path.relative_to(conf).parent.as_posix().replace("/", ".")
             if group != "." and not group.startswith(GLOBAL):
                 yield group
                 whole = "# @package _global_" in path.read_text()  # a file that names its keys from the top
-                yield from _leaves(_read(path), "" if whole else f"{group}.")
+                yield from _keys_below(_read(path), "" if whole else f"{group}.")
 
 
-def _leaves(values: Any, before: str = "") -> Iterator[str]:
+def _keys_below(values: Any, before: str = "") -> Iterator[str]:
     for key, value in values.items() if isinstance(values, dict) else ():
         if key not in ("defaults", "hydra", "tuned", "_target_"):
             yield f"{before}{key}"
-            yield from _leaves(value, f"{before}{key}.")
+            yield from _keys_below(value, f"{before}{key}.")
 
 
 def _read(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
-
-
-def _meant(word: str | None) -> str:
-    return "" if word is None else f" (did you mean {word}?)"

@@ -6,11 +6,13 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import lightning as L
-import torch
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
@@ -19,15 +21,17 @@ import bdl
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.law.measure import measure_law
+from bdl.lightning.trainer import fit
+from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.report.numbers import print_summary
-from bdl.posterior.traces import read_traces, side_by_side, write_trace
-from bdl.run.build import StackRun, build_stack, fit
+from bdl.run.build import StackRun, build_stack
 from bdl.run.config import register_resolvers
 from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
-from bdl.run.plan import Plan
+from bdl.run.outcome import Outcome, gather_outcomes
+from bdl.run.plan import Plan, ReportPlan, RunRequest
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
 from bdl.run.records import METRICS, is_calibrated, read_config
 from bdl.run.run_data import RunData
@@ -35,7 +39,7 @@ from bdl.run.section import own_likelihood
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
-from bdl.run.write_report import Outcome, facts_of, find_splits, log_metrics, units_of, write_report
+from bdl.run.write_report import ReportRequest, TargetWords, facts_of, find_splits, log_metrics, write_report
 from bdl.seeding import derive_seed
 
 
@@ -45,27 +49,27 @@ def train(cfg: DictConfig) -> float | None:
     Returns the value of `objective`, which a sweep minimises; None for a run that has not ended.
     """
     check_config(cfg)
-    plan, process = Plan.of(cfg, HydraConfig.get()), process_info()
+    request, process = RunRequest(cfg, HydraConfig.get()), process_info()
+    plan = request.draft
     if plan.refit and process.world_size > 1:
         raise ConfigError("refit=all needs processes that bdl starts itself, and others have started these")
-    objective = carry_out(plan, process)
+    objective = carry_out(request, process)
     if plan.refit and plan.directory().metrics is not None:
-        again = plan.with_found(read_config(plan.folder).get("found")).of_all_rows()
-        print(f"refit: {again.folder} is sampled from all rows; scores are those of {plan.folder}", flush=True)
+        again = request.of_all_rows(read_config(plan.folder).get("found"))
+        print(f"refit: {again.draft.folder} is sampled from all rows; scores are those of {plan.folder}", flush=True)
         carry_out(again, process)
     return objective
 
 
-def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
+def carry_out(request: RunRequest, process: ProcessInfo) -> float | None:
     """Run in this process; or launch new ones, where the run has several and no cluster has started them."""
+    plan = request.draft
     compute, report, directory = plan.compute, plan.report, plan.directory()
     if process.launched:
         check_count(process, compute.per_machine * compute.machines)
     if (metrics := directory.metrics) is not None:
         if process.is_main:
-            answer(directory, metrics)
-            if (wanted := report.calibrate) is not None and not is_calibrated(directory.path, wanted):
-                print(f"it is not calibrated so: bdl evaluate {directory.path} calibrate={wanted.method} does it")
+            answer(directory, metrics, report.calibrate)
         return objective_value(metrics, report.objective)
     if compute.machines > 1 and not process.launched:
         raise ConfigError(f"trainer.num_nodes={compute.machines}: let torchrun or srun start the processes")
@@ -74,20 +78,20 @@ def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
     with given_back(), directory.owned() if process.is_main else contextlib.nullcontext():
         if count > 1:
             data.read(plan.data(plan.stacks.first))  # before tuning and the stacks are divided among processes
-        plan = tuned(plan, process, data)
+        plan = tuned(request, process, data)
         if count == 1:
             return run(plan, process, data)
         start = start_by(compute.accelerator)
         with data.handed_over(start):
-            launch(count, run_in_new_process, plan, data, start=start)
+            launch(count, run_in_new_process, plan, request.hydra, data, start=start)
         return objective_value(directory.metrics, report.objective)
 
 
-def run_in_new_process(plan: Plan, data: RunData) -> None:
+def run_in_new_process(plan: Plan, hydra: HydraConf, data: RunData) -> None:
     """The work of a process that `launch` starts: Hydra's global state first, then its part of the run."""
     register_resolvers()
     setup_globals()
-    HydraConfig.instance().set_config(OmegaConf.create({"hydra": plan.hydra}))
+    HydraConfig.instance().set_config(OmegaConf.create({"hydra": hydra}))
     run(plan, process_info(), data)
 
 
@@ -114,7 +118,7 @@ def run(plan: Plan, process: ProcessInfo = SINGLE, data: RunData | None = None) 
     return objective_value(metrics, plan.report.objective)
 
 
-def answer(directory: RunDirectory, metrics: dict[str, float]) -> None:
+def answer(directory: RunDirectory, metrics: dict[str, float], calibrate: CalibrationRequest | None) -> None:
     """Say that the run is complete, and print its metrics. Warns of files that are not as the run left them."""
     with contextlib.suppress(StoreError, PermissionError):  # who may not write here gets the answer all the same
         owner = owner_of(directory.path / OWNER)
@@ -126,6 +130,8 @@ def answer(directory: RunDirectory, metrics: dict[str, float]) -> None:
         warnings.warn(f"{directory.path / name} {fault}{again}", BdlWarning, stacklevel=2)
     print(f"{directory.path} already holds this run, complete; another seed or hydra.run.dir makes a new one")
     print_summary(metrics)
+    if calibrate is not None and not is_calibrated(directory.path, calibrate):
+        print(f"it is not calibrated so: bdl evaluate {directory.path} calibrate={calibrate.method} does it")
 
 
 def sample_stacks(
@@ -166,35 +172,6 @@ def sample_stack(stack: StackRun, directory: RunDirectory, process: ProcessInfo 
     return Outcome(sampler.steps, stack.callbacks.monitor.trace(), sampler.swap_rates)
 
 
-def gather_outcomes(
-    store: StepStore | None,
-    directory: RunDirectory,
-    stacks: Sequence[int],
-    mine: Sequence[int],
-    outcomes: Sequence[Outcome],
-    steps: int | float,
-) -> Outcome:
-    """Join the outcomes of all stacks, in the main process once all are done. The others return their first.
-
-    mine: the stacks of this process, of which outcomes has those that began. steps: those of a whole run. Before its
-    end the stacks stand at different steps, so the joint outcome is the least number of steps alone.
-    """
-    for stack, outcome in zip(mine, outcomes, strict=False):
-        rates = {} if outcome.swap_rates is None else {"swap_rates": outcome.swap_rates}
-        write_trace(directory.path, stack, outcome.trace | rates)
-    done = min(outcome.steps for outcome in outcomes) if len(outcomes) == len(mine) else 0
-    if store is not None:
-        store.set(done)
-        if not store.process.is_main:
-            return outcomes[0]
-        done = min(store.wait())
-    if done < steps:
-        return Outcome(done, {}, None)
-    traces = read_traces(directory.path, stacks)
-    swap_rates = [trace.pop("swap_rates") for trace in traces if "swap_rates" in trace]
-    return Outcome(done, side_by_side(traces), torch.stack(swap_rates).mean(0) if swap_rates else None)
-
-
 def finish(
     plan: Plan,
     stack: StackRun,
@@ -209,38 +186,40 @@ def finish(
     started: `time.perf_counter()` before the build. resumed: whether an earlier call has made some steps, so that
     the time of all is not known.
     """
-    sampled, data, facts = time.perf_counter() - started, stack.data, facts_of(plan, stack.data, process)
+    sampled, facts = time.perf_counter() - started, facts_of(plan, stack.data, process)
     stack.net.to(stack.trainer.strategy.root_device)
     if stack.plan.baseline is not None:
         facts["approximation"] = fit_baseline(stack, directory)
     # A kill after metrics.json, which marks a run as complete, must not leave it without timing.json.
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
-    run, sampler, loggers = directory.path, stack.module.sampler, stack.trainer.loggers
-    posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
-    held_out, items = data.has("test") or data.has("val"), plan.report.train_items
-    splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
-    law = {} if stack.plan.baseline else law_of(stack, posterior, outcome.steps)
-    metrics = write_report(
-        run,
-        posterior,
-        splits,
-        outcome,
-        facts,
-        sampler,
-        data.ood(),
-        units_of(data),
-        data.pieces,
-        loggers,
-        None if stack.callbacks.promises is None else stack.callbacks.promises.promised,
-        plan.report.calibrate,
-        data.class_names,
-        plan.command,
-        law=law,
-        seconds=math.nan if resumed else sampled,
-    )
+    request = report_of(stack, directory.path, outcome, facts, plan.report)
+    metrics = write_report(replace(request, command=plan.report.command, seconds=math.nan if resumed else sampled))
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
     return metrics
+
+
+def report_of(
+    stack: StackRun, run: Path, outcome: Outcome, facts: Mapping[str, str], plan: ReportPlan
+) -> ReportRequest:  # fmt: skip
+    """The report of all samples in the folder of a run, by the network and the data of its first stack."""
+    data, promises = stack.data, stack.callbacks.promises
+    posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
+    held_out, items = data.has("test") or data.has("val"), plan.train_items
+    return ReportRequest(
+        run,
+        posterior,
+        find_splits(data, None, items) if held_out else {"train": data.slices("train", items)},
+        outcome,
+        facts,
+        stack.module.sampler,
+        data.ood(),
+        TargetWords.of(data),
+        stack.trainer.loggers,
+        None if promises is None else promises.promised,
+        plan.calibrate,
+        {} if stack.plan.baseline else law_of(stack, posterior, outcome.steps),
+    )
 
 
 def law_of(stack: StackRun, posterior: bdl.Posterior, steps: int) -> dict[str, float]:

@@ -20,11 +20,12 @@ from bdl.run.build import build_net, nothing_to_tune
 from bdl.run.config import seconds_of
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
-from bdl.run.plan import SETTINGS, Plan, TuningRequest
+from bdl.run.plan import SETTINGS, Compute, Plan, RunRequest, TuningRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
 from bdl.run.run_data import RunData
-from bdl.run.stack_plan import SamplerSection, StackPlan
+from bdl.run.sampler_settings import SamplerSettings
+from bdl.run.stack_plan import StackPlan
 from bdl.samplers.weighting.base import AUTO
 from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, seconds_of_evaluation, seconds_per_step
 from bdl.tune.burn_in import MOST
@@ -32,10 +33,10 @@ from bdl.tune.choice import Choice, Tuning
 from bdl.tune.find import describe_untuned, find_settings
 from bdl.tune.optimiser import is_optimiser
 from bdl.tune.prior import is_around_zero
-from bdl.tune.sampler import FULL_BATCH_ROWS, choose_length, choose_sampler
+from bdl.tune.sampler import FULL_BATCH_ROWS, ON_BATCHES, choose_length, choose_sampler
 from bdl.tune.trial import Problem
 
-NODES = {"sghmc": {"_target_": "bdl.SGHMC", "friction": 0.1}}  # dynamics by the name of a chosen sampler
+NODES = {"sghmc": {"_target_": "bdl.SGHMC", "friction": ON_BATCHES.friction}}  # dynamics of a chosen sampler, by name
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
@@ -45,20 +46,21 @@ FEWEST_EPOCHS = 5  # epochs of the ensemble in any case
 _ASIDE: list[RunData] = []  # the data, in the copy of a process that finds settings
 
 
-def tuned(plan: Plan, process: ProcessInfo, data: RunData | None = None) -> Plan:
+def tuned(request: RunRequest, process: ProcessInfo, data: RunData | None = None) -> Plan:
     """The plan with what tuning found: what config.yaml records for a run that has begun, else what is found now.
 
     Raises ConfigError where a budget cannot be kept, because others start the processes.
     """
+    plan = request.draft
     if plan.tuning is None:
         return plan
     if (plan.folder / "config.yaml").exists():
-        return plan.with_found(read_config(plan.folder).get("found"))
+        return request.plan(read_config(plan.folder).get("found"))
     if process.launched and plan.tuning.budget is not None:
         raise ConfigError("budget needs processes that bdl starts itself, and others have started these: set length")
     began = time.perf_counter()
     prepare_torch(plan.compute.threads, plan.compute.tf32, plan.stacks.carriers, plan.compute.compiled)
-    tuning = _choose_aside(plan, data or RunData(process.is_main), began)
+    tuning = _choose_aside(request, data or RunData(process.is_main), began)
     choices = tuning.choices
     seconds = time.perf_counter() - began
     if process.is_main:
@@ -66,7 +68,7 @@ def tuned(plan: Plan, process: ProcessInfo, data: RunData | None = None) -> Plan
     reasons = list(map(str, choices))
     found = {"settings": _settings(choices), "reasons": reasons, "seconds": round(seconds, 1)}
     heat = {"hottest": tuning.hottest, "noise_ratio": tuning.noise_ratio}
-    return plan.with_found(found | {name: float(f"{v:.4g}") for name, v in heat.items() if v is not None})
+    return request.plan(found | {name: float(f"{v:.4g}") for name, v in heat.items() if v is not None})
 
 
 def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
@@ -82,44 +84,50 @@ def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
     return found
 
 
-def _choose_aside(plan: Plan, data: RunData, began: float) -> Tuning:
+def _choose_aside(request: RunRequest, data: RunData, began: float) -> Tuning:
     """`_choose` in a copy of this process where this one will fork.
 
     What the work loads may leave threads behind, and a process that has them cannot fork those of its stacks.
     """
+    plan = request.draft
     if plan.stacks.carriers == 1 or start_by(plan.compute.accelerator) != "fork":
-        return _choose(plan, data, began)
+        return _choose(request, data, began)
     # given as the copy is made: what is submitted is pickled, and would lose the rows of the data
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), _ASIDE.append, (data,)) as pool:
-        return pool.submit(_choose_of_copy, plan, began).result()
+        return pool.submit(_choose_of_copy, request, began).result()
 
 
-def _choose_of_copy(plan: Plan, began: float) -> Tuning:
-    return _choose(plan, _ASIDE[0], began)
+def _choose_of_copy(request: RunRequest, began: float) -> Tuning:
+    return _choose(request, _ASIDE[0], began)
 
 
-def _choose(plan: Plan, data: RunData, began: float) -> Tuning:
+def _choose(request: RunRequest, data: RunData, began: float) -> Tuning:
     """What was found, with all choices in the order in which they are printed.
 
     began: `time.perf_counter()` before the tuning.
     """
-    assert plan.tuning is not None
-    given, budget = plan.tuning.given, None if plan.tuning.budget is None else seconds_of(plan.tuning.budget)
-    if budget is not None and "steps" in given:
-        raise ConfigError(f"budget={plan.tuning.budget} and length both say how many steps there are: give one of them")
-    if plan.tuning.temperature and "temperature" in given:
+    assert (tuning := request.draft.tuning) is not None
+    if tuning.budget is not None and "steps" in tuning.given:
+        raise ConfigError(f"budget={tuning.budget} and length both say how many steps there are: give one of them")
+    if tuning.temperature and "temperature" in tuning.given:
         raise ConfigError("tune.temperature=true and sampler.temperature both decide T: give one of them")
-    case, turns = _Case.of(plan, data), -(-plan.stacks.count // plan.stacks.carriers)
-    if budget is None:
-        tuning, _ = case.tune(int(case.stack.motion.steps), FEWEST_STEPS)
-        return replace(tuning, choices=(*case.by_rows, *tuning.choices))
-    loader = case.data.train_dataloader()
+    case = _Case.of(request, data)
+    if tuning.budget is not None and (budget := seconds_of(tuning.budget)) is not None:
+        return _choose_within(case, budget, began)
+    found, _ = case.tune(int(case.stack.motion.steps), FEWEST_STEPS)
+    return replace(found, choices=(*case.by_rows, *found.choices))
+
+
+def _choose_within(case: _Case, budget: float, began: float) -> Tuning:
+    """What was found for a run of so many seconds. Raises ConfigError for a loader whose steps cannot be timed."""
+    loader, stacks = case.data.train_dataloader(), case.plan.stacks
     if not isinstance(loader, TensorBatches | WorkerBatches):  # a trial would time its own steps, which are faster
         raise ConfigError(
-            f"budget={plan.tuning.budget} can time the loaders of bdl.data alone, got {type(loader).__name__}: set "
+            f"budget={case.tuning.budget} can time the loaders of bdl.data alone, got {type(loader).__name__}: set "
             "length, or make the data a bdl.data.TensorDataModule"
         )
-    step_seconds = seconds_per_step(case.problem, case.sampler["dynamics"])
+    turns = -(-stacks.count // stacks.carriers)
+    step_seconds = seconds_per_step(case.problem, case.sampler.dynamics)
     tuning, start_seconds = case.tune(max(FEWEST, int(budget / (step_seconds * turns))), 0)
     before = START_UP + time.perf_counter() - began + turns * start_seconds
     choices = [*case.by_rows, *tuning.choices]
@@ -131,16 +139,26 @@ def _choose(plan: Plan, data: RunData, began: float) -> Tuning:
 class _Case:
     """The first stack of a run, as trials look at it. given: names of settings that are not to be found."""
 
+    request: RunRequest
     plan: Plan
     stack: StackPlan
     data: DataModule
-    sampler: Mapping[str, Any]  # the arguments of bdl.Sampler
     problem: Problem  # this stack on its device, with the training items, or an even part of many images
     given: frozenset[str]
     by_rows: tuple[Choice, ...]  # the sampler and its steps, where their number decides them
 
+    @property
+    def tuning(self) -> TuningRequest:
+        assert self.plan.tuning is not None
+        return self.plan.tuning
+
+    @property
+    def sampler(self) -> SamplerSettings:
+        return self.stack.motion.sampler
+
     @classmethod
-    def of(cls, plan: Plan, run_data: RunData) -> _Case:
+    def of(cls, request: RunRequest, run_data: RunData) -> _Case:
+        plan = request.draft
         assert (tuning := plan.tuning) is not None
         data = run_data.build(plan.data(plan.stacks.first), warn=False)
         if data.num_data != data.count("train"):
@@ -150,58 +168,54 @@ class _Case:
                 f"{remedy}"
             )
         by_rows = _by_rows(plan.of_stack(plan.stacks.first, data).motion.sampler, data, tuning)
-        plan = plan.with_found({"settings": _settings(by_rows)}) if by_rows else plan
+        plan = request.plan({"settings": _settings(by_rows)}) if by_rows else plan
         stack = plan.of_stack(plan.stacks.first, data)
         in_cycles = stack.keeping.rule.get("cycle") is not None  # it keeps by its own rule
         its_own = {"burn_in", "every"} if in_cycles else set()
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
             its_own.add("batch_size")
-        build: Any = stack.motion.sampler.build()
-        if not is_around_zero(build.keywords["prior"]):  # the priors that the search compares are around zero
+        if not is_around_zero(stack.motion.sampler.prior):  # the priors that the search compares are around zero
             its_own.add("prior")
-        device = torch.device("cpu") if plan.compute.accelerator == "cpu" else find_device(None)
-        net, of = build_net(stack.target, data), stack.chains
-        chains = bdl.ChainStack(net, of.count, seed=of.seed, stack=of.stack, shared=of.shared_batches).to(device)
-        x, y = _items(data, "train")
-        problem = Problem(
-            chains, stack.target.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
-            float(stack.motion.sampler.get("temperature")), plan.seed, plan.compute.compiled,
-        )  # fmt: skip
-        return cls(plan, stack, data, build.keywords, problem, tuning.given | its_own, by_rows)
+        problem = _problem_of(stack, data, plan.compute)
+        return cls(request, plan, stack, data, problem, tuning.given | its_own, by_rows)
 
     def tune(self, steps: int, fewest: int) -> tuple[Tuning, float]:
         """What `find_settings` chooses for a run of so many steps, and the seconds that the start of the run will take.
 
         fewest: steps of the deep ensemble at which trials begin, where the run begins at one.
         """
-        assert self.plan.tuning is not None
-        weighting = self.sampler.get("weighting", bdl.Flat())
-        if not self.plan.tuning.auto:
+        weighting, dynamics = self.sampler.weighting, self.sampler.dynamics
+        if not self.tuning.auto:
             return Tuning((), 0.0, 0.0), 0.0
         if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
             print(f"tune: there is nothing to find for {reason}")
             one = Choice("weighting", {"zeta": 1.0}, "zeta stays 1, at which it changes little; give a number")
             return Tuning((one,) if weighting.zeta == AUTO else (), 0.0, 0.0), 0.0
-        optimises = is_optimiser(self.sampler["dynamics"], self.problem.temperature)
-        if not optimises and (line := describe_untuned(self.sampler["dynamics"])) is not None:
+        optimises = is_optimiser(dynamics, self.problem.temperature)
+        if not optimises and (line := describe_untuned(dynamics)) is not None:
             print(f"{line}; a multiplier divides lr" if weighting.zeta == AUTO else line)
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
-        present = {
-            "batch_size": self.data.batch_size, "prior": self.sampler["prior"], "lr": self.sampler["lr"],
-            "friction": self.sampler["dynamics"].friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
-        }  # fmt: skip
-        kept = present if self.plan.tuning.weighting_alone else self.given
-        given = {name: value for name, value in present.items() if name in kept or optimises and name in OF_OPTIMISERS}
-        if "lr" not in self.given and ("lr" in given or "lr" not in self.sampler["dynamics"].tunable):
-            given["plain_lr"] = present["lr"]
-            given.pop("lr", None)
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
-            self.sampler["dynamics"], num_data=problem.num_data, steps=steps, weighting=weighting,
-            temperature=None if self.plan.tuning.temperature else problem.temperature,
-            given=given, seed=problem.seed, compiled=problem.compiled, heat=self.plan.tuning.heat,
+            dynamics, num_data=problem.num_data, steps=steps, weighting=weighting,
+            temperature=None if self.tuning.temperature else problem.temperature, given=self.fixed(optimises),
+            seed=problem.seed, compiled=problem.compiled, heat=self.tuning.heat,
         )  # fmt: skip
         return tuning, seconds
+
+    def fixed(self, optimises: bool) -> dict[str, Any]:
+        """The settings that are not to be found, with their values. An optimiser keeps further ones."""
+        dynamics = self.sampler.dynamics
+        present = {
+            "batch_size": self.data.batch_size, "prior": self.sampler.prior, "lr": self.sampler.lr,
+            "friction": dynamics.friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
+        }  # fmt: skip
+        kept = present if self.tuning.weighting_alone else self.given
+        given = {name: value for name, value in present.items() if name in kept or optimises and name in OF_OPTIMISERS}
+        if "lr" not in self.given and ("lr" in given or "lr" not in dynamics.tunable):
+            given["plain_lr"] = present["lr"]
+            given.pop("lr", None)
+        return given
 
     def within(
         self, budget: float, choices: Sequence[Choice], before: float, step_seconds: float, turns: int
@@ -220,7 +234,7 @@ class _Case:
         longest = round(MOST * timed.value)  # the longest burn-in
         chosen = [replace(c, value=min(c.value, longest)) if c.name == "burn_in" else c for c in choices] + [timed]
         if samples < wanted:
-            shorter = self.plan.with_found({"settings": _settings([*self.by_rows, timed])})
+            shorter = self.request.plan({"settings": _settings([*self.by_rows, timed])})
             burn_in = shorter.of_stack(self.stack.chains.stack, self.data).keeping.rule.get("burn_in")
             burn_in = next((choice.value for choice in chosen if choice.name == "burn_in"), burn_in)
             chosen.append(choose_every(timed.value, burn_in, samples, wanted))
@@ -246,17 +260,28 @@ class _Case:
         return seconds if trained.epochs < epochs else 2 * seconds
 
 
-def _by_rows(section: SamplerSection, data: DataModule, tuning: TuningRequest) -> tuple[Choice, ...]:
+def _problem_of(stack: StackPlan, data: DataModule, compute: Compute) -> Problem:
+    """A stack on its device, with the training items, or an even part of many images."""
+    device = torch.device("cpu") if compute.accelerator == "cpu" else find_device(None)
+    net, of = build_net(stack.target, data), stack.chains
+    chains = bdl.ChainStack(net, of.count, seed=of.seed, stack=of.stack, shared=of.shared_batches).to(device)
+    x, y = _items(data, "train")
+    return Problem(
+        chains, stack.target.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
+        float(stack.motion.sampler.temperature), of.seed, compute.compiled,
+    )  # fmt: skip
+
+
+def _by_rows(sampler: SamplerSettings, data: DataModule, tuning: TuningRequest) -> tuple[Choice, ...]:
     """SGHMC in place of MCLMC for batches, or for more rows than a step can take; only what the user left open."""
-    build: Any = section.build()
-    if not tuning.auto or not isinstance(build.keywords["dynamics"], bdl.MCLMC):
+    if not tuning.auto or not isinstance(sampler.dynamics, bdl.MCLMC):
         return ()
     rows, in_batches = data.num_data, "batch_size" in tuning.given and data.batch_size < data.num_data
-    sampler = "mclmc" if "sampler" in tuning.given else "sghmc" if in_batches else choose_sampler(rows)
+    name = "mclmc" if "sampler" in tuning.given else "sghmc" if in_batches else choose_sampler(rows)
     reason = f"a step of mclmc takes all {rows:,} training rows, "
     reason += f"not {data.batch_size:,}" if in_batches else f"and more than {FULL_BATCH_ROWS:,} are too dear"
-    steps = Choice("length", choose_length(sampler, rows), f"steps of {sampler} for {rows:,} training rows")
-    chosen = () if sampler == "mclmc" else (Choice("sampler", sampler, reason),)
+    steps = Choice("length", choose_length(name, rows), f"steps of {name} for {rows:,} training rows")
+    chosen = () if name == "mclmc" else (Choice("sampler", name, reason),)
     return chosen if "length" in tuning.given else (*chosen, steps)
 
 

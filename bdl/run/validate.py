@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from bdl.run.config import plain
 
 Target = type | Callable[..., object]  # a class, or a function that builds something
 BUILT = "built by a _target_"
+SEVERAL = re.compile("a (whole number|number|word)")
 PLAIN = {  # type -> those of its values in YAML, its name in words
     int: ((int,), "a whole number"),
     float: ((int, float), "a number"),
@@ -56,7 +58,7 @@ class Rule:
     fits: Callable[[Any], bool]
 
     def __or__(self, other: object) -> Rule:
-        return Rule(f"{self.words} or {describe(other)}", lambda v: self.fits(v) or fits(v, other))
+        return _any_of([self, other])
 
 
 def check_config(cfg: DictConfig) -> None:
@@ -101,12 +103,13 @@ def _check_ranges(path: str, node: DictConfig) -> None:
 
 def _check_arguments(path: str, node: DictConfig, target: Target) -> None:
     """Check the literal values of a node. An interpolation is checked at the key that it names."""
-    annotations, known = argument_types(target), argument_names(target)
+    annotations, takes_more = arguments_of(target)
+    known = [*annotations, *_OF_HYDRA]
     for key in map(str, node):
         value = node[key]
         if f"{path}.{key}" in _READ_BY_TRAIN:
             continue
-        if known is not None and key not in known:
+        if not takes_more and key not in known:
             hint = did_you_mean(key, known)
             raise ConfigError(f"{path}.{key} is no argument of {target.__name__}{hint}: it takes {', '.join(known)}")
         if key not in annotations or OmegaConf.is_dict(value) or OmegaConf.is_interpolation(node, key):
@@ -115,92 +118,69 @@ def _check_arguments(path: str, node: DictConfig, target: Target) -> None:
             check_value(f"{path}.{key}", value, annotations[key])
 
 
-def argument_names(target: Target) -> list[str] | None:
-    """Names of the arguments that a configuration may give; None where any will do, or where nobody knows."""
+def arguments_of(target: Target) -> tuple[dict[str, Any], bool]:
+    """The annotations of a target's arguments by name, and whether it takes further ones, or nobody knows.
+
+    An annotation that cannot be evaluated is Any. The items of a TypedDict stand for `**options: Unpack[Options]`.
+    """
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):
-        return None
-    typed, names = argument_types(target), [p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY]
-    if options := [p.name for p in parameters if p.kind is p.VAR_KEYWORD]:
-        names.remove(options[0])
-        names += (items := [name for name in typed if name not in names])
-        if not items or options[0] in items:
-            return None
-    return [*names, *_OF_HYDRA]
-
-
-def argument_types(target: Target) -> dict[str, Any]:
-    """Annotated types of a constructor's or a function's arguments; empty where they cannot be evaluated.
-
-    The items of a TypedDict stand for `**options: Unpack[Options]`.
-    """
-    function = target.__init__ if inspect.isclass(target) else target
+        return {}, True
     try:
-        hints = get_type_hints(function)
+        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
     except (NameError, TypeError, AttributeError):
-        return {}
-    typed: dict[str, Any] = {}
-    for name, hint in hints.items():
-        typed |= get_type_hints(get_args(hint)[0]) if get_origin(hint) is Unpack else {name: hint}
-    typed.pop("return", None)
-    return typed
+        hints = {}
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    typed, options = {name: hints.get(name, Any) for name in named}, [p for p in parameters if p.kind is p.VAR_KEYWORD]
+    for each in options:
+        if get_origin(hint := hints.get(each.name)) is not Unpack:
+            return typed, True
+        typed |= get_type_hints(get_args(hint)[0])
+    return typed, False
 
 
 def check_value(key: str, value: object, wanted: object) -> None:
     """Raise ConfigError for a value that does not fit. One that lacks its brackets is shown with them."""
-    value = plain(value)
-    if not fits(value, wanted):
-        remedy = f": write '{key}=[{value}]'" if fits([value], wanted) else ""
-        raise ConfigError(f"{key} must be {describe(wanted)}, got {value!r}{remedy}")
+    value, rule = plain(value), rule_of(wanted)
+    if not rule.fits(value):
+        remedy = f": write '{key}=[{value}]'" if rule.fits([value]) else ""
+        raise ConfigError(f"{key} must be {rule.words}, got {value!r}{remedy}")
 
 
-def fits(value: object, wanted: object) -> bool:
-    """Whether a plain value may stand for an argument of this type."""
-    origin, parts = get_origin(wanted), get_args(wanted)
+def rule_of(wanted: object) -> Rule:
+    """What an annotation asks of a plain value. An object is built from a node with a _target_, not from a value."""
+    origin, parts = get_origin(wanted) or wanted, get_args(wanted)
     if isinstance(wanted, Rule):
-        return wanted.fits(value)
+        return wanted
     if wanted is Any or wanted is object:
-        return True
+        return Rule("anything", lambda value: True)
     if wanted in PLAIN:
-        return type(value) in PLAIN[wanted][0]
+        kinds, words = PLAIN[wanted]
+        return Rule(words, lambda value: type(value) in kinds)
     if origin in (Union, types.UnionType):
-        return any(fits(value, part) for part in parts)
-    if origin is Literal:
-        return any(value == part and type(value) is type(part) for part in parts)
-    if _is(wanted, Sequence):
-        return isinstance(value, list) and all(fits(part, parts[0] if parts else Any) for part in value)
-    if _is(wanted, Mapping):
-        return isinstance(value, dict)
-    return not inspect.isclass(origin or wanted)  # an object is built from a node with a _target_, not from a value
-
-
-def describe(wanted: object) -> str:
-    """The type in words, for a message."""
-    origin, parts = get_origin(wanted), get_args(wanted)
-    if isinstance(wanted, Rule):
-        return wanted.words
-    if wanted in PLAIN:
-        return PLAIN[wanted][1]
-    if origin in (Union, types.UnionType):
-        others = sorted((p for p in parts if not (p is str and Path in parts)), key=lambda p: p is types.NoneType)
-        words = list(dict.fromkeys(map(describe, others)))
-        values = [word for word in words if not word.startswith(BUILT) and word != "null"]
-        return " or ".join(word for word in words if not values or not word.startswith(BUILT))
+        return _any_of(parts)
     if origin is Literal:
         *first, last = map(json.dumps, parts)  # the choices as YAML writes them
-        return f"{', '.join(first)} or {last}" if first else last
-    if _is(wanted, Sequence):
-        return f"a list of {_several(describe(parts[0]))}" if parts else "a list"
-    return "a mapping" if _is(wanted, Mapping) else f"{BUILT} ({getattr(wanted, '__name__', wanted)})"
+        words = f"{', '.join(first)} or {last}" if first else last
+        return Rule(words, lambda value: any(value == part and type(value) is type(part) for part in parts))
+    if inspect.isclass(origin) and issubclass(origin, Sequence):
+        part = rule_of(parts[0] if parts else Any)
+        several = SEVERAL.sub(r"\1s", part.words)
+        return Rule(
+            f"a list of {several}" if parts else "a list",
+            lambda value: isinstance(value, list) and all(map(part.fits, value)),
+        )
+    if inspect.isclass(origin) and issubclass(origin, Mapping):
+        return Rule("a mapping", lambda value: isinstance(value, dict))
+    return Rule(f"{BUILT} ({getattr(wanted, '__name__', wanted)})", lambda value: not inspect.isclass(origin))
 
 
-def _several(words: str) -> str:
-    for one in ("whole number", "number", "word"):
-        words = words.replace(f"a {one}", f"{one}s", 1)
-    return words
-
-
-def _is(wanted: object, kind: type) -> bool:
-    origin = get_origin(wanted) or wanted
-    return inspect.isclass(origin) and issubclass(origin, kind)
+def _any_of(annotations: Sequence[object]) -> Rule:
+    """The rule of a union. Words say what can be written as a value, null last; or what is built where nothing can."""
+    rules = [rule_of(each) for each in annotations]
+    named = [rule_of(each).words for each in annotations if each is not str or Path not in annotations]
+    words = sorted(dict.fromkeys(named), key="null".__eq__)
+    written = [each for each in words if not each.startswith(BUILT)]
+    shown = words if written in ([], ["null"]) else written
+    return Rule(" or ".join(shown), lambda value: any(rule.fits(value) for rule in rules))

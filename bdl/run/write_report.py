@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from bdl.posterior.report.text import Pieces
 from bdl.posterior.value_evaluation import Units
 from bdl.posterior.verdict import verdict
 from bdl.run.console import WorkProgress
+from bdl.run.outcome import Outcome
 from bdl.run.plan import Plan
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import CALIBRATION, METRICS, REFIT, read_metrics, write_json, write_metrics
@@ -37,66 +38,82 @@ SPLITS = ("test", "train", "val")
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The steps that sampling has done, and the series recorded on the way."""
+class TargetWords:
+    """How a report names the targets of the data."""
 
-    steps: int
-    trace: dict[str, torch.Tensor]
-    swap_rates: torch.Tensor | None
+    units: Units | None = None  # of a regression that standardises its target
+    pieces: Pieces | None = None  # the text of each token
+    class_names: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, data: DataModule) -> TargetWords:
+        units = None if data.target_units is None else Units(*data.target_units)
+        return cls(units, data.pieces, data.class_names)
 
 
-def write_report(
-    run: Path,
-    posterior: bdl.Posterior,
-    loaders: Mapping[str, Any],
-    outcome: Outcome,
-    facts: Mapping[str, str],
-    sampler: bdl.Sampler | None = None,
-    ood: Iterable[Any] | None = None,
-    units: Units | None = None,
-    pieces: Pieces | None = None,
-    loggers: Sequence[Logger] = (),
-    promised: Promised | None = None,
-    calibrate: CalibrationRequest | None = None,
-    class_names: Sequence[str] = (),
-    command: str = "",
-    law: Mapping[str, float] | None = None,
-    seconds: float = math.nan,
-) -> dict[str, float]:
-    """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
+@dataclass(frozen=True)
+class ReportRequest:
+    """What a report judges, what it says besides, and who shows it."""
 
-    sampler: that of the run; None where it is gone. loggers: show the report too. promised: what tuning has promised,
-    so that the report says what its samples do not keep; None for nothing. calibrate: what is fitted on the validation
-    split, and written to calibration.json. class_names, command, seconds: see `Summary`. law: what
-    `bdl.law.measure.measure_law` says of the samples.
-    """
-    start = load_start([run], posterior)
+    run: Path  # the folder that gets the files
+    posterior: bdl.Posterior
+    splits: Mapping[str, Any]  # labelled batches by split
+    outcome: Outcome
+    facts: Mapping[str, str]  # shown as they are, in this order; `title` becomes the title
+    sampler: bdl.Sampler | None = None  # None where it is gone
+    ood: Iterable[Any] | None = None
+    words: TargetWords = TargetWords()
+    loggers: Sequence[Logger] = ()  # show the report too
+    promised: Promised | None = None  # by tuning: the report says what the samples do not keep
+    calibrate: CalibrationRequest | None = None  # fitted on the validation split, and written to calibration.json
+    law: Mapping[str, float] = field(default_factory=dict)  # what `bdl.law.measure.measure_law` says of the samples
+    command: str = ""  # the command that makes the run
+    seconds: float = math.nan  # of the run
+
+
+def write_report(request: ReportRequest) -> dict[str, float]:
+    """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics."""
+    run, outcome, sampler = request.run, request.outcome, request.sampler
+    start = load_start([run], request.posterior)
     with WorkProgress("evaluating") as progress:
-        summary = summarise(posterior, loaders, outcome.trace, ood, progress, start, calibrate)
-    summary.class_names, summary.command, summary.seconds = class_names, command, seconds
-    summary.metrics |= law or {}
+        summary = summarise(
+            request.posterior, request.splits, outcome.trace, request.ood, progress, start, request.calibrate
+        )
+    summary.command, summary.seconds = request.command, request.seconds
+    summary.metrics |= request.law
     summary.metrics |= {"temperature/thermostat": 1.0} if sampler is not None and sampler.dynamics.thermostat else {}
-    if promised is not None:
-        broken = broken_promises(summary.metrics, promised)
-        summary.metrics |= {f"tune/kept/{name}": float(name not in broken) for name in PROMISES}
-        summary.warnings += broken.values()
-        for line in broken.values():
-            print(line)
+    if request.promised is not None:
+        _judge_promises(summary, request.promised)
     rates = outcome.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
+    facts = {**request.facts, **_measured_facts(request, summary)}
+    explain = "" if sampler is None else sampler.explain()
+    data = publish(run, request.posterior, summary, facts, request.words, explain, outcome.trace)
+    log_report(request.loggers, run / "report.html", data, outcome.steps)
+    return summary.metrics
+
+
+def _judge_promises(summary: Summary, promised: Promised) -> None:
+    """Say in the summary, and print, what tuning has promised and the samples do not keep."""
+    broken = broken_promises(summary.metrics, promised)
+    summary.metrics |= {f"tune/kept/{name}": float(name not in broken) for name in PROMISES}
+    summary.warnings += broken.values()
+    for line in broken.values():
+        print(line)
+
+
+def _measured_facts(request: ReportRequest, summary: Summary) -> dict[str, str]:
+    """What the report says of the samples, after the facts that were known before."""
+    posterior, sampler, splits, steps = request.posterior, request.sampler, request.splits, request.outcome.steps
     prior = posterior.target.get("prior") if sampler is None else sampler.prior
     t_eff = summary.metrics["t_eff"]
-    measured = {
-        **({"steps": f"{outcome.steps:,}"} if outcome.steps else {}),
+    return {
+        **({"steps": f"{steps:,}"} if steps else {}),
         **facts_of_samples(posterior, summary),
         **({} if math.isnan(t_eff) else {"T_eff": f"{t_eff:.3g}, the mean over directions"}),
         "prior": prior["type"].removeprefix("bdl.") if isinstance(prior, dict) else str(prior),
-        **({"train metrics": f"on {len(loaders['train'].dataset):,} items"} if "train" in loaders else {}),
+        **({"train metrics": f"on {len(splits['train'].dataset):,} items"} if "train" in splits else {}),
     }
-    explain = "" if sampler is None else sampler.explain()
-    data = publish(run, posterior, summary, {**facts, **measured}, explain, outcome.trace, units, pieces)
-    log_report(loggers, run / "report.html", data, outcome.steps)
-    return summary.metrics
 
 
 def facts_of_samples(posterior: bdl.Posterior, summary: Summary) -> dict[str, str]:
@@ -115,18 +132,19 @@ def publish(
     posterior: bdl.Posterior,
     summary: Summary,
     facts: Mapping[str, str],
+    words: TargetWords,
     explain: str = "",
     trace: Mapping[str, torch.Tensor] | None = None,
-    units: Units | None = None,
-    pieces: Pieces | None = None,
 ) -> ReportData:
     """Write report.html and metrics.json into the folder and print the summary. Returns what the report shows."""
+    summary.class_names = words.class_names
     if summary.calibration is not None:
         write_json(folder / CALIBRATION, to_plain(summary.calibration))
-    data = write_page(folder / "report.html", posterior, summary, facts, explain, trace, units, pieces)
+    page = folder / "report.html"
+    data = write_page(page, posterior, summary, facts, explain, trace, words.units, words.pieces)
     summary.metrics |= verdict(summary.metrics).numbers
     write_metrics(folder / "metrics.json", summary.metrics)
-    print(f"report: {folder / 'report.html'}")
+    print(f"report: {page}")
     print_summary(summary.metrics, summary.seconds)
     return data
 
@@ -150,11 +168,6 @@ def log_metrics(trainer: L.Trainer, metrics: dict[str, float], steps: int) -> No
         import wandb
 
         wandb.finish()  # otherwise the next job of a sweep would log into this one's W&B run
-
-
-def units_of(datamodule: DataModule) -> Units | None:
-    """Name and units of the target of a regression that standardises it."""
-    return None if datamodule.target_units is None else Units(*datamodule.target_units)
 
 
 def find_splits(data: LabelledData, trainer: L.Trainer | None, train_items: int | None) -> dict[str, Any]:
@@ -194,7 +207,7 @@ def facts_of(plan: Plan, data: DataModule, process: ProcessInfo) -> dict[str, st
     """What the report says of the settings, in the order in which it says it."""
     strategy, stacks = plan.compute.strategy, plan.stacks
     several = strategy != "auto" and process.world_size > 1
-    found = (plan.found or {}).get("settings", {}).get("sampler.dynamics")
+    found = plan.found.get("settings", {}).get("sampler.dynamics")
     sampler = plan.choices["sampler"] if found is None else found["_target_"].rpartition(".")[2].lower()
     return {
         "title": f"{plan.name}, seed {plan.seed}",

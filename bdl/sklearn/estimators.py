@@ -78,7 +78,7 @@ class BayesianMLP(BaseEstimator):
         self.encoding_ = InputEncoding(tuple(learned if self.standardize else as_it_is))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
-        plan = SamplingPlan(**{name: getattr(self, name) for name in names}, seed=seed)
+        plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
         self.posterior_ = sample(net, likelihood, self._encode(X), y, plan)
 
     def _encode(self, X: np.ndarray) -> Tensor:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import lightning as L
 import torch
 from torch import Tensor, nn
 
@@ -21,18 +19,14 @@ import bdl
 from bdl.data.loader import TensorBatches, TensorSlices
 from bdl.errors import ConfigError
 from bdl.law.measure import measure_law
+from bdl.lightning.trainer import assemble, silence_lightning
 from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import summarise
 from bdl.posterior.verdict import verdict
-from bdl.run.build import silence_lightning
+from bdl.run.sampler_settings import SamplerSettings
 from bdl.samplers.dynamics.base import Transition
-from bdl.tune.sampler import choose_length, choose_sampler
+from bdl.tune.sampler import SAMPLERS, choose_length, choose_sampler
 
-SAMPLERS: dict[str, Callable[[int], Transition]] = {  # builds each for a number of steps of burn-in
-    "mclmc": lambda burn_in: bdl.MCLMC(energy_var=0.01, energy_var_start=0.5, adapt_steps=burn_in),
-    "hmc": lambda burn_in: bdl.HMC(adapt_steps=burn_in),
-    "sghmc": lambda burn_in: bdl.SGHMC(),
-}
 BURN_IN = 0.4  # share of the steps before samples are kept
 LR = 1e-3  # samplers that find their step size begin here
 CHECKED = 1000  # training rows that the verdict looks at, evenly spaced
@@ -134,20 +128,19 @@ def run(
     dynamics: Any = plan.dynamics()
     if "friction" in settings:
         dynamics = dataclasses.replace(dynamics, friction=settings["friction"])
-    build = functools.partial(
-        bdl.Sampler, dynamics=dynamics, num_data=len(x), lr=settings.get("lr", LR), temperature=plan.temperature,
+    sampler = SamplerSettings(
+        dynamics=dynamics, num_data=len(x), lr=settings.get("lr", LR), temperature=plan.temperature,
         prior=settings["prior"], seed=plan.seed,
     )  # fmt: skip
     collect = bdl.CollectSamples(plan.keep(settings.get("burn_in")), full_energy=False)
     monitor = bdl.Monitor(max(10, plan.steps // ROWS))
     may_lower = plan.lr is None and "lr" in dynamics.tunable
     promises = bdl.callbacks.Promises([collect], may_lower, say=print if plan.verbose else lambda line: None)
-    trainer = L.Trainer(
-        max_steps=plan.steps, max_epochs=-1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=plan.verbose, enable_model_summary=False, default_root_dir=folder,
-        callbacks=[promises, collect, monitor, *[bdl.StepProgress()] * plan.verbose],
+    trainer = assemble(
+        [promises, collect, monitor, *[bdl.StepProgress()] * plan.verbose], folder, max_steps=plan.steps, max_epochs=-1,
+        accelerator="cpu", devices=1, enable_checkpointing=False, enable_progress_bar=plan.verbose,
     )  # fmt: skip
-    module = bdl.BayesianModule(stack, build, loss=likelihood)
+    module = bdl.BayesianModule(stack, sampler, loss=likelihood)
     trainer.fit(module, batches_of(x, y, batch_of(dynamics, settings, x), plan))
     return monitor, module.sampler
 

@@ -16,7 +16,6 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Transition
-from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.weighting.base import AUTO, Flat, Weighting
 from bdl.seeding import derive_seed
@@ -26,6 +25,7 @@ from bdl.tune.heat import HEAT
 from bdl.tune.optimiser import batches_of_optimiser, choose_for_optimiser, is_optimiser
 from bdl.tune.prior import CANDIDATES, choose_prior, prior_predictive, steps_to_act
 from bdl.tune.rehearse import Rehearsed, find_step
+from bdl.tune.sampler import ON_BATCHES
 from bdl.tune.score import Score
 from bdl.tune.search import Search
 from bdl.tune.step import heat_of, measure_noise, warm_up
@@ -98,7 +98,7 @@ def find_settings(
     Raises ConfigError for T < 0, a heat of 0 or less, a variational dynamics, an optimiser without `given["prior"]`, an
     unknown name in `given`, and where both T and zeta are to be found; DivergedError where even a tiny lr diverges.
     """
-    began, dynamics = time.perf_counter(), SGHMC() if dynamics is None else dynamics
+    began, dynamics = time.perf_counter(), ON_BATCHES if dynamics is None else dynamics
     _check(dynamics, temperature, weighting, given, heat)
     first = TEMPERATURES[0] if temperature is None else temperature
     problem = Problem(stack, loss, train, num_data or len(train[1]), 0, first, seed, compiled)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bdl.posterior.judge_rest import drifts, is_long_enough, take_longer
-from bdl.posterior.judgements import alone, or_nan
+from bdl.posterior.judgements import Numbers, alone, or_nan
 from bdl.tune.step import ENERGY_BUDGET, MOMENTA_BUDGET, MOMENTA_TOLERATED, NOISE_BUDGET
 
 PROMISES = ("heat", "rest", "energy_error")
@@ -39,34 +39,44 @@ def broken_promises(metrics: Mapping[str, float], promised: Promised = NOTHING) 
     "energy_error": the error that a sampler allows itself for a step, such as `energy_var` of MCLMC, is what its steps
     have.
     """
-    m, lines = or_nan(metrics), {}
+    m = or_nan(metrics)
+    error = m["energy_error"]
+    lines = {
+        "heat": _too_hot(m, promised.heat),
+        "rest": _not_at_rest(m, promised.at_rest),
+        "energy_error": (
+            f"steps have {error:.2g} times the energy error that the sampler was to reach: adapt it for longer, or "
+            "begin at a lower lr"
+        ) if error > MORE else None,
+    }  # fmt: skip
+    return {name: f"tune: a promise is not kept: {line}" for name, line in lines.items() if line is not None}
+
+
+def _too_hot(m: Numbers, heat: float | None) -> str | None:
+    """What says that batches heat more than tuning has promised; None where they do not."""
     hottest, limit = m["temperature/directions/hottest"] / m["temperature"] if m["temperature"] else 1.0, math.inf
-    if promised.heat is not None:
-        limit = (1 + promised.heat) * (1 + ENERGY_BUDGET)
+    if heat is not None:
+        limit = (1 + heat) * (1 + ENERGY_BUDGET)
     if (shown := m["t_eff"] / m["temperature"] - 1 if m["temperature"] else 0.0) > HOTTER * NOISE_BUDGET:
-        lines["heat"] = f"batches heat the chains by {shown:.0%}, not {NOISE_BUDGET:.0%} at most: lower sampler.lr"
-    elif _hottest_surely(m) > limit:
+        return f"batches heat the chains by {shown:.0%}, not {NOISE_BUDGET:.0%} at most: lower sampler.lr"
+    if _hottest_surely(m) > limit:
         remedy = "lower sampler.lr, or raise data.batch_size"
-        lines["heat"] = f"the hottest direction has {hottest:.3g} T, not {limit:.3g} T at most: {remedy}"
-    elif _momenta_are_hot(m):
+        return f"the hottest direction has {hottest:.3g} T, not {limit:.3g} T at most: {remedy}"
+    if _momenta_are_hot(m):
         shown, budget = m["kinetic_temperature"] / m["temperature"], 1 + MOMENTA_BUDGET
-        lines["heat"] = f"the kinetic temperature is {shown:.3g} T, not {budget:.3g} T at most: lower sampler.lr"
+        return f"the kinetic temperature is {shown:.3g} T, not {budget:.3g} T at most: lower sampler.lr"
+    return None
+
+
+def _not_at_rest(m: Numbers, at_rest: bool) -> str | None:
+    """What says that samples are not at rest; None where they are. at_rest: what the run has said itself."""
     if drifts(m):
-        lines["rest"] = (
-            f"the energy moved by {m['energy/drift']:+.2g} standard deviations while samples were kept: take a longer "
-            "run (length)"
-        )
-    elif not is_long_enough(m):
+        moved = f"the energy moved by {m['energy/drift']:+.2g} standard deviations while samples were kept"
+        return f"{moved}: take a longer run (length)"
+    if not is_long_enough(m):
         each = f"each chain alone has made {alone(m):.2g} independent draws"
-        lines["rest"] = f"samples are not at rest: {each}: {take_longer(m)}"
-    elif not promised.at_rest:
-        lines["rest"] = "the burn-in ended before samples were at rest: take a longer run (length)"
-    if m["energy_error"] > MORE:
-        lines["energy_error"] = (
-            f"steps have {m['energy_error']:.2g} times the energy error that the sampler was to reach: adapt it for "
-            "longer, or begin at a lower lr"
-        )
-    return {name: f"tune: a promise is not kept: {line}" for name, line in lines.items()}
+        return f"samples are not at rest: {each}: {take_longer(m)}"
+    return None if at_rest else "the burn-in ended before samples were at rest: take a longer run (length)"
 
 
 def _hottest_surely(m: Mapping[str, float]) -> float:

@@ -36,7 +36,19 @@ def prior_predictive(problem: Problem, prior: Gaussian, x: Tensor) -> str:
     Numbers: the standard deviation of their means over networks, in units of the standardised target; it should not be
     far below 1, which is the spread that the posterior must reach.
     """
-    stack, loss = copy.deepcopy(problem.stack), problem.loss
+    drawn, loss = _outputs_of_prior(problem, prior, x), problem.loss
+    if isinstance(loss, Likelihood) and loss.outputs == "logits":
+        sure = float(drawn.softmax(-1).amax(-1).mean())
+        return f"networks drawn from it give the class that they predict a probability of {sure:.2f}"
+    if isinstance(loss, Likelihood) and loss.outputs == "values":
+        spread = float(loss.mean(drawn).std(0).median())
+        return f"networks drawn from it predict means that spread by {spread:.2g} standard deviations of the target"
+    return f"outputs of networks drawn from it spread by {float(drawn.std(0).median()):.2g}"
+
+
+def _outputs_of_prior(problem: Problem, prior: Gaussian, x: Tensor) -> Tensor:
+    """(networks, n, K) outputs of networks drawn from a prior."""
+    stack = copy.deepcopy(problem.stack)
     bound = prior.bind(problem.shapes, x)
     scale = torch.as_tensor(bound.precision).double().rsqrt()
     sizes = [math.prod(shape) for shape in problem.shapes]
@@ -50,14 +62,7 @@ def prior_predictive(problem: Problem, prior: Gaussian, x: Tensor) -> str:
                 z = torch.randn(p.shape, generator=stream, dtype=torch.float64).flatten(1) * s.cpu()
                 p.copy_(z.view(p.shape))
             outputs.append(stack.broadcast(x))
-    drawn = torch.cat(outputs)  # (networks, n, K)
-    if isinstance(loss, Likelihood) and loss.outputs == "logits":
-        sure = float(drawn.softmax(-1).amax(-1).mean())
-        return f"networks drawn from it give the class that they predict a probability of {sure:.2f}"
-    if isinstance(loss, Likelihood) and loss.outputs == "values":
-        spread = float(loss.mean(drawn).std(0).median())
-        return f"networks drawn from it predict means that spread by {spread:.2g} standard deviations of the target"
-    return f"outputs of networks drawn from it spread by {float(drawn.std(0).median()):.2g}"
+    return torch.cat(outputs)
 
 
 def steps_to_act(prior: Prior, problem: Problem, lr: float, friction: float) -> float:

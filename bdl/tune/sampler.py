@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
+
+from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.dynamics.langevin import SGHMC
+from bdl.samplers.dynamics.metropolis import HMC
+from bdl.samplers.dynamics.microcanonical import MCLMC
+
+ON_BATCHES = SGHMC()  # the sampler of whoever chooses none and has batches
+SAMPLERS: dict[str, Callable[[int], Transition]] = {  # builds each for a number of steps of burn-in
+    "mclmc": lambda burn_in: MCLMC(energy_var=0.01, energy_var_start=0.5, adapt_steps=burn_in),
+    "hmc": lambda burn_in: HMC(adapt_steps=burn_in),
+    "sghmc": lambda burn_in: ON_BATCHES,
+}
 
 FULL_BATCH_ROWS = 50_000  # the steps of `choose_length` then take some minutes on two cores, and 6 GB
 FULL_BATCH_STEPS = 20_000  # steps of MCLMC; half as many cost 0.02 to 0.7 nats on tables with little noise

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bdl.samplers.dynamics.base import Transition
-from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.samplers.priors import Prior
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.tune.batch import choose_batch
 from bdl.tune.choice import Choice
+from bdl.tune.sampler import ON_BATCHES
 from bdl.tune.trial import Problem, Trial
 from bdl.tune.work import trial_steps
 
@@ -42,7 +42,7 @@ class Search:
         size = given.get("batch_size", batch.value)
         size = problem.num_data if dynamics.full_batch else min(size or problem.num_data, problem.num_data)
         problem = replace(problem, batch_size=size)
-        tried = dynamics if "lr" in dynamics.tunable or dynamics.full_batch else SGHMC()
+        tried = dynamics if "lr" in dynamics.tunable or dynamics.full_batch else ON_BATCHES
         return Search(
             problem, tried, dynamics.tunable, given, steps, trial_steps(problem, steps), batch, dynamics.scale_free
         )

@@ -23,7 +23,7 @@ from bdl.run import evaluate, train
 from bdl.run.build import build_stack
 from bdl.run.config import config_hash, register_resolvers
 from bdl.run.directory import RunDirectory
-from bdl.run.plan import Plan
+from bdl.run.plan import RunRequest
 from bdl.run.records import read_metrics
 from bdl.run.verify import look
 
@@ -140,7 +140,7 @@ def resumed(run: Path, cfg: DictConfig) -> Any:
     directory = RunDirectory(cfg.run_dir, config_hash(cfg))
     assert directory.metrics is None
     with directory.owned():
-        stack = build_stack(Plan.of(cfg, HydraConfig.get()), directory, 0)
+        stack = build_stack(RunRequest(cfg, HydraConfig.get()).plan(), directory, 0)
         train.sample_stack(stack, directory)
     store = SampleStore(run)
     for record in store.records():

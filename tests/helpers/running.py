@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from composing import ROOT, SCRIPTS, compose
 from forked import Forked
@@ -16,7 +18,7 @@ from bdl.run import train
 from bdl.run.build import Callbacks, build_stack
 from bdl.run.config import register_resolvers
 from bdl.run.directory import RunDirectory
-from bdl.run.plan import Plan
+from bdl.run.plan import Plan, RunRequest
 
 TINY = (
     "logger=none", "chains=2", "trainer.max_steps=12", "model.sizes=[36,6]", "collect.keep.burn_in=5",
@@ -27,13 +29,18 @@ SMOOTHED = ("loss._target_=torch.nn.CrossEntropyLoss", "+loss.label_smoothing=0.
 register_resolvers()
 
 
-def planned(*overrides: str, steps: int | None = None) -> Plan:
-    """The plan of a run. steps: in place of the 200 of trainer=debug."""
+def asked(*overrides: str, steps: int | None = None) -> RunRequest:
+    """What is asked of a run. steps: in place of the 200 of trainer=debug."""
     cfg = compose(*overrides)
     if steps is not None:
         assert cfg.trainer.max_steps == 200
         cfg.trainer.max_steps = steps
-    return Plan.of(cfg, HydraConfig.get())
+    return RunRequest(cfg, HydraConfig.get())
+
+
+def planned(*overrides: str, steps: int | None = None, found: Mapping[str, Any] | None = None) -> Plan:
+    """The plan of a run, with what tuning found. steps: see `asked`."""
+    return asked(*overrides, steps=steps).plan(found)
 
 
 def sampled(folder: Path, *overrides: str, steps: int | None = None) -> Callbacks:

@@ -16,7 +16,8 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.disk.manifest import Manifest
 from bdl.errors import BdlWarning
-from bdl.run.write_report import Outcome, write_report
+from bdl.run.outcome import Outcome
+from bdl.run.write_report import ReportRequest, write_report
 from bdl.schedules import EveryStep
 
 STEPS, LOST_AT, KEEP = 30, 13, EveryStep(4, 3)  # kept: 7, 10, 13, ...; 13 awaits its energy when chain 1 is lost
@@ -86,9 +87,8 @@ def test_a_dropped_chain_is_in_no_average_and_no_report(tmp_path):
     trace = monitor.trace()
     assert trace["energy"][trace["step"] > 13].isnan().all(0).tolist() == [False, True, False]
     outcome = Outcome(STEPS, trace, None)
-    metrics = write_report(
-        tmp_path, posterior, {"test": TensorSlices(*toys.tensors(seed=2))}, outcome, {}, module.sampler
-    )
+    splits = {"test": TensorSlices(*toys.tensors(seed=2))}
+    metrics = write_report(ReportRequest(tmp_path, posterior, splits, outcome, {}, module.sampler))
     assert metrics["diverged_chains"] == 1 and metrics["chains"] == 2 and math.isfinite(metrics["t_eff"])
     assert json.loads((tmp_path / "metrics.json").read_text())["diverged_chains"] == 1
     assert "chain 1 at step 13: all their samples up to there are left out" in (tmp_path / "report.html").read_text()

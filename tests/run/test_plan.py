@@ -31,7 +31,7 @@ def test_the_data_complete_a_stack(tmp_path):
     """N, the steps, the likelihood and the ends of the network are those of the data, and keys that follow them."""
     plan = planned(f"run_dir={tmp_path}", "chains=4", "stacks=2", "length=1000")
     stack = plan.of_stack(1, plan.data(1).build())
-    assert stack.motion.sampler.get("num_data") == 4435 and stack.motion.steps == 1000
+    assert stack.motion.sampler.num_data == 4435 and stack.motion.steps == 1000
     assert stack.keeping.rule.get("burn_in") == 120
     assert stack.target.model.get("sizes")[0] == 36 and stack.target.model.get("sizes")[-1] == 6
     assert isinstance(stack.target.loss.build(), bdl.CategoricalNLL)
@@ -40,9 +40,10 @@ def test_the_data_complete_a_stack(tmp_path):
 
 def test_what_tuning_found_completes_the_plan_and_leaves_its_folder(tmp_path):
     plan = planned(f"run_dir={tmp_path}")
-    tuned = plan.with_found({"settings": {"sampler.lr": 0.125}, "reasons": [], "seconds": 1.0})
+    found = {"settings": {"sampler.lr": 0.125}, "reasons": [], "seconds": 1.0}
+    tuned = planned(f"run_dir={tmp_path}", found=found)
     stack = tuned.of_stack(0, tuned.data(0).build())
-    assert stack.motion.sampler.get("lr") == 0.125 and (tuned.hash, tuned.folder) == (plan.hash, plan.folder)
+    assert stack.motion.sampler.lr == 0.125 and (tuned.hash, tuned.folder) == (plan.hash, plan.folder)
     assert stack.settings["sampler"]["lr"] == 0.125
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
-from running import compose, planned, refusal
+from running import asked, compose, refusal
 
 import bdl
 from bdl.run.config import config_hash
@@ -104,8 +104,8 @@ def test_the_refit_is_no_row_of_a_comparison_and_is_not_evaluated_on_rows_that_i
 
 def test_the_refit_takes_what_tuning_has_found_and_finds_nothing_itself(table):
     of_data = (f"data.path={table}", "data.target=y", "run_dir=a")
-    plan = planned("data=csv", *of_data, "refit=all", "budget=10m").with_found({"settings": {"sampler.lr": 0.003}})
-    again = plan.of_all_rows()
+    request, found = asked("data=csv", *of_data, "refit=all", "budget=10m"), {"settings": {"sampler.lr": 0.003}}
+    plan, again = request.plan(found), request.of_all_rows(found).draft
     assert again.tuning is None and again.found == plan.found and again.report.judged == plan.folder
     assert again.folder == Path("a/refit") and again.hash != plan.hash and not again.refit
     assert again.data(0).node["all_rows"] and again.stacks == plan.stacks

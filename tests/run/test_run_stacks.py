@@ -1,4 +1,7 @@
-"""The chains of one run in several stacks: who carries them, and how often they are stopped, does not change a byte."""
+"""Tests of `bdl.run.outcome` and `.train`: the chains of one run in several stacks.
+
+Who carries them, and how often they are stopped, does not change a byte.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from running import finish, planned, refusal, samples, start, stop
 import bdl
 from bdl.run import train
 from bdl.run.directory import RunDirectory
+from bdl.run.outcome import Outcome, gather_outcomes
 from bdl.run.processes import SINGLE
-from bdl.run.write_report import Outcome
 
 FOUR = (
     "logger=none", "chains=4", "trainer.max_steps=400", "model.sizes=[36,8,6]", "model.dropout=0.1",
@@ -107,9 +110,9 @@ def test_a_time_limit_is_that_of_all_stacks_together(tmp_path, capsys):
 def test_stacks_that_a_limit_stopped_at_different_steps_have_no_joint_trace_yet(tmp_path):
     directory = RunDirectory(tmp_path, "hash")
     outcomes = [Outcome(steps, {"energy": torch.ones(steps // 50, 2)}, None) for steps in (800, 400)]
-    joint = train.gather_outcomes(None, directory, range(2), range(2), outcomes, 800)
+    joint = gather_outcomes(None, directory, range(2), range(2), outcomes, 800)
     assert joint == Outcome(400, {}, None)
-    whole = train.gather_outcomes(None, directory, range(2), range(2), outcomes[:1] * 2, 800)
+    whole = gather_outcomes(None, directory, range(2), range(2), outcomes[:1] * 2, 800)
     assert whole.steps == 800 and whole.trace["energy"].shape == (16, 4)
 
 

@@ -13,14 +13,14 @@ import pytest
 from composing import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
-from running import planned, refusal
+from running import asked, planned, refusal
 
 import bdl
 from bdl.run import train, tuning
 from bdl.run.build import build_stack
 from bdl.run.config import config_hash, fill_in, seconds_of
 from bdl.run.directory import RunDirectory
-from bdl.run.plan import Plan, given_names
+from bdl.run.plan import RunRequest, given_names
 from bdl.run.processes import SINGLE
 from bdl.tune.choice import Choice, Tuning
 
@@ -53,7 +53,7 @@ def finished(table, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuned")
     cfg = compose(f"run_dir={folder}", *options(table))
     plan, directory = (
-        tuning.tuned(Plan.of(cfg, HydraConfig.get()), SINGLE),
+        tuning.tuned(RunRequest(cfg, HydraConfig.get()), SINGLE),
         RunDirectory(folder, config_hash(cfg)),
     )
     train.sample_stack(build_stack(plan, directory, 0), directory)
@@ -81,7 +81,7 @@ def test_the_hash_depends_on_what_was_typed_alone(finished, table):
 def test_a_run_that_has_begun_is_not_tuned_again(finished, monkeypatch):
     cfg, recorded = finished
     monkeypatch.setattr(tuning, "find_settings", lambda *_, **__: pytest.fail("tuned twice"))
-    assert tuning.tuned(Plan.of(cfg, HydraConfig.get()), SINGLE).found == recorded.found
+    assert tuning.tuned(RunRequest(cfg, HydraConfig.get()), SINGLE).found == recorded.found
 
 
 def test_given_keys_are_kept():
@@ -95,9 +95,9 @@ def test_a_batch_size_gets_a_sampler_that_takes_batches(table, tmp_path):
     """Where nobody chose a sampler, a line says so; with all rows in a batch MCLMC stays."""
     nobody_chose = [option for option in options(table) if option != "sampler=sghmc"]
     for size, sampler in ((16, "SGHMC"), (64, "MCLMC")):
-        plan = tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose, f"data.batch_size={size}"), SINGLE)
+        plan = tuning.tuned(asked(f"run_dir={tmp_path}", *nobody_chose, f"data.batch_size={size}"), SINGLE)
         stack = plan.of_stack(0, plan.data(0).build())
-        assert type(stack.motion.sampler.build().keywords["dynamics"]).__name__ == sampler
+        assert type(stack.motion.sampler.dynamics).__name__ == sampler
         line = f"tune: sampler sghmc: a step of mclmc takes all 64 training rows, not {size}"
         assert (plan.found["reasons"][0] == line) == (size == 16)
 
@@ -105,22 +105,20 @@ def test_a_batch_size_gets_a_sampler_that_takes_batches(table, tmp_path):
 def test_more_rows_than_a_step_can_take_get_batches_unless_the_user_chose(table, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "choose_sampler", lambda rows: "sghmc")
     nobody_chose = [option for option in options(table) if option != "sampler=sghmc"]
-    plan = tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose), SINGLE)
+    plan = tuning.tuned(asked(f"run_dir={tmp_path}", *nobody_chose), SINGLE)
     settings = plan.found["settings"]
     assert settings["sampler.dynamics"] == {"_target_": "bdl.SGHMC", "friction": 0.1} and settings["length"] == 80_000
     assert plan.found["reasons"][1] == "tune: length 80000: steps of sghmc for 64 training rows"
     assert plan.found["reasons"][0].startswith("tune: sampler sghmc: a step of mclmc takes all 64 training rows")
     assert settings["data.batch_size"] == 64 and "sampler.lr" in settings
     stack = plan.of_stack(0, plan.data(0).build())
-    assert (
-        isinstance(stack.motion.sampler.build().keywords["dynamics"], bdl.SGHMC) and stack.motion.steps == 200
-    )  # trainer=debug
+    assert isinstance(stack.motion.sampler.dynamics, bdl.SGHMC) and stack.motion.steps == 200  # trainer=debug
     monkeypatch.setattr(tuning, "find_settings", lambda *_, **__: Tuning((), 0.0, 0.0))
-    chosen = tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose, "sampler=mclmc"), SINGLE)
+    chosen = tuning.tuned(asked(f"run_dir={tmp_path}", *nobody_chose, "sampler=mclmc"), SINGLE)
     assert "sampler.dynamics" not in chosen.found["settings"] and chosen.found["settings"]["length"] == 20_000
     assert (
         "length"
-        not in tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose, "length=300"), SINGLE).found["settings"]
+        not in tuning.tuned(asked(f"run_dir={tmp_path}", *nobody_chose, "length=300"), SINGLE).found["settings"]
     )
 
 
@@ -129,7 +127,7 @@ def test_a_run_keeps_the_promises_of_what_was_found(finished, table, tmp_path):
     cfg, recorded = finished
 
     def promises(*more: str):
-        plan = planned(f"run_dir={tmp_path}", *options(table, *more)).with_found(recorded.found)
+        plan = planned(f"run_dir={tmp_path}", *options(table, *more), found=recorded.found)
         built = build_stack(plan, RunDirectory(tmp_path, plan.hash), 0).callbacks
         return built.promises, built.schedule.functions["lr"]
 
@@ -156,8 +154,9 @@ def weighted(table, *overrides: str) -> list[str]:
 
 
 def test_zeta_alone_is_found_where_the_data_have_settings_of_their_own():
-    plan = planned("run_dir=x", "sampler=awsgnht")
-    assert plan.tuning is not None and plan.tuning.auto and plan.tuning.weighting_alone and plan._may_move() is None
+    tuning_request = planned("run_dir=x", "sampler=awsgnht").tuning
+    assert tuning_request is not None and tuning_request.auto and tuning_request.weighting_alone
+    assert tuning_request.promise({}, "auto").may_move is None
     assert planned("run_dir=x", "sampler=awsghmc").tuning is None  # Landsat has a zeta for it
     with pytest.raises(bdl.ConfigError, match="and tune=false finds nothing: give a number, such as 1"):
         _ = planned("run_dir=x", "sampler=awsgnht", "tune=false")
@@ -172,7 +171,7 @@ def test_zeta_alone_is_found_where_the_data_have_settings_of_their_own():
 )
 def test_zeta_is_1_where_no_trial_can_find_it(overrides, reason, table, tmp_path, capsys):
     untrained = [option for option in weighted(table) if not option.startswith("start.")]
-    plan = tuning.tuned(planned(f"run_dir={tmp_path}", *untrained, "~start", *overrides), SINGLE)
+    plan = tuning.tuned(asked(f"run_dir={tmp_path}", *untrained, "~start", *overrides), SINGLE)
     assert plan.found["settings"]["sampler.weighting.zeta"] == 1.0
     assert reason in capsys.readouterr().out
 
@@ -189,11 +188,11 @@ def test_what_is_found_for_a_weighting_enters_the_configuration(table, tmp_path,
     monkeypatch.setattr(tuning, "find_settings", found)
     overrides = weighted(table, "tune.settings=false", "sampler.weighting.energy=ema", "~start")
     overrides = [option for option in overrides if not option.startswith("start.")]
-    plan = tuning.tuned(planned(f"run_dir={tmp_path}", *overrides), SINGLE)
+    plan = tuning.tuned(asked(f"run_dir={tmp_path}", *overrides), SINGLE)
     assert seen.keys() == {"batch_size", "prior", "plain_lr", "friction", "burn_in", "zeta"} and seen["zeta"] == "auto"
     stack = plan.of_stack(0, plan.data(0).build())
-    arguments = stack.motion.sampler.build().keywords
-    assert arguments["lr"] == 0.01 and arguments["weighting"] == bdl.AdaptiveWeight(
+    sampler = stack.motion.sampler
+    assert sampler.lr == 0.01 and sampler.weighting == bdl.AdaptiveWeight(
         90.0, edges=[-20.0, -10.0, 0.0], form="full", energy="ema", rate=bdl.RobbinsMonro()
     )
     assert str(Choice("weighting", {"zeta": 90.0, "edges": [-20.0, 0.0], "form": "full"}, "so")) == (
@@ -204,13 +203,13 @@ def test_what_is_found_for_a_weighting_enters_the_configuration(table, tmp_path,
 def test_t_is_found_or_given(table, tmp_path):
     both = options(table, "tune.temperature=true", "sampler.temperature=0.5")
     with pytest.raises(bdl.ConfigError, match="both decide T: give one of them"):
-        tuning.tuned(planned(f"run_dir={tmp_path}", *both), SINGLE)
+        tuning.tuned(asked(f"run_dir={tmp_path}", *both), SINGLE)
     with pytest.raises(bdl.ConfigError, match="write tune.settings=auto beside tune.temperature=true"):
         _ = planned("run_dir=x", *options(table, "tune.temperature=true", "tune=auto")).tuning
 
 
 def test_a_cyclical_schedule_keeps_by_its_own_rule(table, tmp_path):
-    found = tuning.tuned(planned(f"run_dir={tmp_path}", *options(table, "schedule=cyclical")), SINGLE).found
+    found = tuning.tuned(asked(f"run_dir={tmp_path}", *options(table, "schedule=cyclical")), SINGLE).found
     assert found["settings"].keys() == {
         "data.batch_size",
         "sampler.prior.precision",
@@ -221,8 +220,8 @@ def test_a_cyclical_schedule_keeps_by_its_own_rule(table, tmp_path):
 
 def test_literature_keeps_its_settings(table):
     for overrides in ([], ["experiment=airfoil"], ["data=cifar10"], ["experiment=landsat/liang"]):
-        plan = planned("run_dir=x", *overrides)
-        assert plan.tuning is None and tuning.tuned(plan, SINGLE) is plan
+        request = asked("run_dir=x", *overrides)
+        assert request.draft.tuning is None and tuning.tuned(request, SINGLE) is request.draft
     assert compose(*options(table)).tune.settings == "auto" and compose(*options(table)).start is not None
 
 
@@ -230,7 +229,7 @@ def test_a_short_run_has_the_step_size_of_a_long_one(tmp_path):
     """The curvature rises while a network trains: after a trial that trained little, a 16 times larger lr diverged."""
     airfoil = [f"data.path={AIRFOIL}", "data.target=target", "sampler=sghmc", "logger=none", f"run_dir={tmp_path}"]
     short, long = (
-        tuning.tuned(planned("data=csv", *airfoil, f"length={steps}"), SINGLE).found["settings"]["sampler.lr"]
+        tuning.tuned(asked("data=csv", *airfoil, f"length={steps}"), SINGLE).found["settings"]["sampler.lr"]
         for steps in (400, 20_000)
     )
     assert 0.5 < short / long < 2
@@ -239,23 +238,23 @@ def test_a_short_run_has_the_step_size_of_a_long_one(tmp_path):
 @pytest.mark.parametrize("sampler", ["sgd", "swag"])
 def test_an_optimiser_gets_an_lr_and_nothing_else(sampler, table, tmp_path, capsys):
     untrained = [option for option in options(table) if not option.startswith("start.")]
-    plan = planned(f"run_dir={tmp_path}", *untrained, f"sampler={sampler}", "~start")
-    assert list(tuning.tuned(plan, SINGLE).found["settings"]) == ["sampler.lr"]
+    request = asked(f"run_dir={tmp_path}", *untrained, f"sampler={sampler}", "~start")
+    assert list(tuning.tuned(request, SINGLE).found["settings"]) == ["sampler.lr"]
     assert "validation NLL" in capsys.readouterr().out
 
 
 def test_bayes_by_backprop_has_nothing_to_find(table, tmp_path, capsys):
     untrained = [option for option in options(table) if not option.startswith("start.")]
-    plan = planned(f"run_dir={tmp_path}", *untrained, "sampler=bbb", "~start")
-    assert not tuning.tuned(plan, SINGLE).found["settings"]
+    request = asked(f"run_dir={tmp_path}", *untrained, "sampler=bbb", "~start")
+    assert not tuning.tuned(request, SINGLE).found["settings"]
     assert "there is nothing to find for Bayes by Backprop" in capsys.readouterr().out
 
 
 def test_a_budget_sets_the_steps(table, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "seconds_per_step", lambda *_: 0.01)
     monkeypatch.setattr(tuning, "seconds_of_evaluation", lambda *_: 1e-6)
-    plan = planned(f"run_dir={tmp_path}", *options(table, "tune=false", "budget=10m"))
-    found = tuning.tuned(plan, SINGLE).found["settings"]
+    request = asked(f"run_dir={tmp_path}", *options(table, "tune=false", "budget=10m"))
+    found = tuning.tuned(request, SINGLE).found["settings"]
     assert found["trainer.max_steps"] == found["length"]
     assert 0.9 * 587 / 0.0115 < found["length"] <= 587 / 0.0115  # less start-up and report, and the time of this test
     assert "collect.keep.every" not in found
@@ -264,8 +263,8 @@ def test_a_budget_sets_the_steps(table, tmp_path, monkeypatch):
 def test_a_budget_bounds_the_predictions_too(table, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "seconds_per_step", lambda *_: 0.01)
     monkeypatch.setattr(tuning, "seconds_of_evaluation", lambda *_: 2.0)
-    plan = planned(f"run_dir={tmp_path}", *options(table, "tune=false", "budget=10m"))
-    found = tuning.tuned(plan, SINGLE).found["settings"]
+    request = asked(f"run_dir={tmp_path}", *options(table, "tune=false", "budget=10m"))
+    found = tuning.tuned(request, SINGLE).found["settings"]
     steps, every = found["length"], found["collect.keep.every"]
     assert 0.9 * (587 - 150) / 0.0115 < steps <= (587 - 150) / 0.0115  # a quarter of the budget predicts
     assert 0.6 * steps / every == pytest.approx(75, abs=1)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import pytest
 from torch import Tensor
 
-from bdl.run.validate import _OF_HYDRA, argument_names, argument_types, describe, fits
+from bdl.run.validate import arguments_of, rule_of
 
 CASES = [
     (int, [0, -3], [1.0, True, "1", None], "a whole number"),
@@ -35,16 +35,16 @@ CASES = [
 
 @pytest.mark.parametrize(("annotation", "good", "bad", "words"), CASES, ids=[str(case[0]) for case in CASES])
 def test_a_value_fits_its_annotation(annotation, good, bad, words):
-    assert all(fits(value, annotation) for value in good)
-    assert not any(fits(value, annotation) for value in bad)
-    assert words is None or describe(annotation) == words
+    rule = rule_of(annotation)
+    assert all(map(rule.fits, good)) and not any(map(rule.fits, bad))
+    assert words is None or rule.words == words
 
 
 def test_annotations_that_cannot_be_evaluated_are_not_checked():
     def build(size: Missing) -> None:  # noqa: F821
         pass
 
-    assert argument_types(build) == {}
+    assert arguments_of(build) == ({"size": Any}, False)
 
 
 class Options(TypedDict, total=False):
@@ -59,6 +59,5 @@ def test_the_items_of_typed_options_are_arguments_and_other_options_may_be_any()
     def untyped(path: str, **options: int) -> None:
         pass
 
-    assert argument_names(typed) == ["path", "seed", "chains", *_OF_HYDRA]
-    assert argument_types(typed) == {"path": str, "seed": int, "chains": int | None}
-    assert argument_names(untyped) is None
+    assert arguments_of(typed) == ({"path": str, "seed": int, "chains": int | None}, False)
+    assert arguments_of(untyped) == ({"path": str}, True)

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from bdl.posterior.report.pictures import name_of_direction
 from bdl.run.console import WorkProgress
 from bdl.run.evaluate import recorded_data
 from bdl.run.records import CONTINUED, METRICS, write_metrics
+from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import Section
 from bdl.run.stored import load_runs
 
@@ -60,11 +61,11 @@ class StoredRun:
         """Raises ConfigError in one line for a run whose law no continuation can follow."""
         posterior, config = load_runs([run], trust, device)
         refuse_other_laws(posterior, config)
-        data, section = recorded_data(config, posterior), Section.of(config.sampler)
+        data, settings = recorded_data(config, posterior), SamplerSettings.of(Section.of(config.sampler))
         chains = len(posterior.records[0].chains)
-        stack = bdl.ChainStack(started(posterior, config), chains, only=section.get("only"), start="given")
-        settings = {"chains": chains, "num_data": posterior.target["num_data"]}
-        sampler = section.having(gradient=None).build()(stack.net.named_parameters(), **settings)
+        stack = bdl.ChainStack(started(posterior, config), chains, only=settings.only, start="given")
+        settings = replace(settings, num_data=posterior.target["num_data"], gradient=None)
+        sampler = settings(stack.net.named_parameters(), chains)
         if sampler.dynamics.variational:
             raise ConfigError(f"{run} holds draws of a variational approximation: it samples no law at a temperature")
         if identity(sampler.law()["prior"]) != posterior.target["prior"]:

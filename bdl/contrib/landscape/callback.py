@@ -13,7 +13,7 @@ from bdl.contrib.landscape.estimate import CoefficientEstimate
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError, check_whole
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.host import sampled_net
+from bdl.lightning.host import loss_of, sampled_net
 from bdl.likelihoods import Loss
 
 
@@ -46,7 +46,7 @@ class LearningCoefficient(StepCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         check_whole("every of LearningCoefficient", self.every)
-        if self.loss is None and not callable(getattr(pl_module, "loss", None)):
+        if self.loss is None and not callable(loss_of(pl_module)):
             raise ConfigError("LearningCoefficient needs a loss: pass loss=, a mean over the batch or one of bdl's")
         if isinstance(sampled_net(pl_module, self.net), ChainStack):
             raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from bdl.likelihoods.base import mean_loss
 from bdl.run.config import plain
 from bdl.run.console import WorkProgress
 from bdl.run.records import write_json
+from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import Section
 from bdl.seeding import derive_seed, generator
 
@@ -84,18 +85,19 @@ class SimulatedProblem:
         """(s,) log p(y|θ) of all items, nats."""
         return -torch.stack([self.likelihood(each, y).double().sum() for each in outputs])
 
-    def drawn(self, x: Tensor, y: Tensor, seed: int, draws: int) -> Iterator[torch.nn.Module]:
-        """Stacks of chains at states that the sampler of the run visits, evenly spaced: `draws` of each chain."""
-        stored, config = self.stored, self.stored.config
-        chains, node = int(stored.sampler.chains or 1), plain(config.sampler)
+    def settings(self, seed: int, num_data: int) -> SamplerSettings:
+        """The sampler of a replication. It adapts for its share of the steps."""
+        node = plain(self.stored.config.sampler)
         if "adapt_steps" in node["dynamics"]:
             node["dynamics"]["adapt_steps"] = int(self.share * node["dynamics"]["adapt_steps"])
-        stack = bdl.ChainStack(
-            stored.posterior.net, chains, only=node.get("only"), seed=seed,
-            start="given" if node.get("only") else "fresh",
-        )  # fmt: skip
-        section: Section[Any] = Section({**node, "gradient": None, "seed": seed, "num_data": len(x)})
-        sampler = section.build()(stack.net.named_parameters(), chains=chains)
+        return replace(SamplerSettings.of(Section(node)), gradient=None, seed=seed, num_data=num_data)
+
+    def drawn(self, x: Tensor, y: Tensor, seed: int, draws: int) -> Iterator[torch.nn.Module]:
+        """Stacks of chains at states that the sampler of the run visits, evenly spaced: `draws` of each chain."""
+        stored, config, settings = self.stored, self.stored.config, self.settings(seed, len(x))
+        chains, start = int(stored.sampler.chains or 1), "given" if settings.only else "fresh"
+        stack = bdl.ChainStack(stored.posterior.net, chains, only=settings.only, seed=seed, start=start)
+        sampler = settings(stack.net.named_parameters(), chains)
         size = config.data.get("batch_size")
         batch = min(size, len(x)) if isinstance(size, int) else len(x)
         batches, schedule = TensorBatches(x, y, batch, chains=chains, seed=seed), Section.optional(config.schedule.lr)
@@ -148,19 +150,8 @@ def replicate(problem: SimulatedProblem, origin: str, seed: int, draws: int) -> 
     From the prior: θ ~ p(θ), y ~ p(y|θ), draws from p(θ|y) (Talts et al. 2018). From the posterior: θ of the run, and
     draws from p(θ|y, y'), y the data of the run and y' the simulated ones (Säilynoja et al. 2025).
     """
-    stored, random = problem.stored, generator("cpu", "calibrate", seed)
-    truth = bdl.ChainStack(stored.posterior.net, 1, only=stored.sampler.only, start="given").eval()
-    if origin == "prior":
-        theta = draw_from(stored.sampler.prior, stored.sampler.chain.theta.shape[-1], random)
-        put(truth, theta)
-    else:
-        records = stored.posterior.records
-        record = records[int(torch.randint(len(records), (), generator=random))]
-        tensors = stored.posterior.read_record(record)
-        row = int(torch.randint(len(record.chains), (), generator=random))
-        present = dict(truth.net.named_parameters()) | dict(truth.net.named_buffers())
-        for name, value in tensors.items():
-            present[name].copy_(value[row : row + 1])
+    random = generator("cpu", "calibrate", seed)
+    truth = true_network(problem.stored, origin, random)
     y = problem.simulated(lambda x: truth.broadcast(x)[0], seed)
     x, targets = problem.x, y
     if origin == "posterior":
@@ -176,6 +167,22 @@ def replicate(problem: SimulatedProblem, origin: str, seed: int, draws: int) -> 
         each = torch.cat([measured(net).detach() for net in states])  # (draws x chains, q)
     below = (each < right).double() + (each == right).double() * torch.rand(right.shape, generator=random).double()
     return below.mean(0)
+
+
+def true_network(stored: StoredRun, origin: str, random: torch.Generator) -> bdl.ChainStack:
+    """One network, drawn from the prior or from the samples of the run."""
+    truth = bdl.ChainStack(stored.posterior.net, 1, only=stored.sampler.only, start="given").eval()
+    if origin == "prior":
+        put(truth, draw_from(stored.sampler.prior, stored.sampler.chain.theta.shape[-1], random))
+        return truth
+    records = stored.posterior.records
+    record = records[int(torch.randint(len(records), (), generator=random))]
+    tensors = stored.posterior.read_record(record)
+    row = int(torch.randint(len(record.chains), (), generator=random))
+    present = dict(truth.net.named_parameters()) | dict(truth.net.named_buffers())
+    for name, value in tensors.items():
+        present[name].copy_(value[row : row + 1])
+    return truth
 
 
 def put(stack: bdl.ChainStack, theta: Tensor) -> None:

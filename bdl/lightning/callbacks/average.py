@@ -12,7 +12,7 @@ from bdl.batch import Inputs, feed, map_tensors, part_of
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
 from bdl.lightning.blocks import SamplerCallback
-from bdl.lightning.host import reader_of
+from bdl.lightning.host import loss_of, reader_of
 from bdl.likelihoods import EXAMPLES, Likelihood, likelihood_of
 from bdl.posterior.outputs import Batches
 from bdl.posterior.running import RunningAverage, running_average
@@ -91,7 +91,7 @@ class ModelAverage(SamplerCallback):
         with evaluating(pl_module):
             outputs = self._outputs(pl_module, part_of(inputs, slice(0, 1)))
         axes, width = outputs.ndim - 1, outputs.shape[-1]
-        likelihood = self.likelihood or likelihood_of(getattr(pl_module, "loss", None), width, axes)
+        likelihood = self.likelihood or likelihood_of(loss_of(pl_module), width, axes)
         if likelihood is None:
             raise ConfigError(
                 f"ModelAverage does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}"

@@ -18,7 +18,7 @@ from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.callbacks.sample_writer import SampleWriter
-from bdl.lightning.host import find_sampler, host_under, reader_of, sampled_net
+from bdl.lightning.host import find_sampler, host_under, loss_of, reader_of, sampled_net
 from bdl.lightning.module import BayesianModule
 from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, check_training_step
 from bdl.posterior.samples import brief, first_difference
@@ -96,9 +96,12 @@ class CollectSamples(SamplerCallback):
         self._find_frozen(pl_module)
         writer = self._writer = SampleWriter(self.store, self.sampler, writes=trainer.is_global_zero)
         if writer.writes:
-            lock = self.store.folder / f"owner-{self.sampler.stack}.json"
-            self._ownership.enter_context(sole_owner(lock))
+            self._ownership.enter_context(sole_owner(self.store.folder / f"owner-{self.sampler.stack}.json"))
         self._refuse_overwriting()
+        self._begin(trainer, pl_module, writer)
+
+    def _begin(self, trainer: L.Trainer, pl_module: L.LightningModule, writer: SampleWriter) -> None:
+        """Leave in the folder what the run has kept up to here, and go on writing."""
         waiting = None if self._restored is None else self._restored["pending"]
         if writer.writes:
             target = self._describe_target(pl_module)
@@ -186,7 +189,7 @@ class CollectSamples(SamplerCallback):
 
     def _describe_target(self, pl_module: L.LightningModule) -> dict[str, Any]:
         tensors = stacked_tensors(sampled_net(pl_module, self.net), self.sampler.chains, self._frozen.tensors)
-        return describe_target(self.sampler, getattr(pl_module, "loss", None), tensors) | self.target
+        return describe_target(self.sampler, loss_of(pl_module), tensors) | self.target
 
     def _known(self, which: Literal["kept", "written"]) -> str | None:
         """The last hash of the manifest that the checkpoint knows: of a run that goes on, or as it was at the end."""

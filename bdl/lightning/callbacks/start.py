@@ -16,6 +16,7 @@ from bdl.data.module import as_data_module
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.identity import identity
+from bdl.lightning.host import sampled_net
 from bdl.lightning.module import BayesianModule
 from bdl.likelihoods import Loss, outputs_of
 from bdl.posterior.store import SampleStore
@@ -69,7 +70,7 @@ class EnsembleStart(L.Callback):
         """Give the module's stack the parameters of the ensemble: from disk, or by training. Once is enough."""
         if self._ready:
             return
-        stack = getattr(module, "net", None)
+        stack = sampled_net(module, None)
         if not isinstance(module, BayesianModule) or not isinstance(stack, ChainStack):
             raise ConfigError("start needs a BayesianModule of a ChainStack: bdl.ChainStack(net, chains)")
         if self.store.manifest(self.stack).samples():

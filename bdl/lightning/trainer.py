@@ -1,0 +1,57 @@
+"""The Trainer of a run: assembled, silenced, and fitted without unpickling anything."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+from lightning.pytorch.loggers import Logger
+
+from bdl.errors import BdlWarning, ConfigError
+
+
+def assemble(
+    callbacks: Iterable[L.Callback],
+    folder: str | Path,
+    logger: Logger | Literal[False] = False,
+    refusal: str = "Lightning makes no such Trainer",
+    **settings: Any,
+) -> L.Trainer:
+    """The Trainer under which chains are sampled. It neither sums up the network nor divides the data among devices.
+
+    Args:
+        callbacks: in the order in which they are called.
+        folder: for what the callbacks write, unless they have a folder.
+        refusal: the beginning of the message where Lightning refuses the settings or the callbacks.
+        settings: further arguments of `lightning.Trainer`.
+
+    Raises ConfigError for settings that this machine or its packages cannot carry out.
+    """
+    settings |= dict(enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False)
+    try:
+        return L.Trainer(**settings, callbacks=list(callbacks), logger=logger, default_root_dir=folder)
+    except Exception as error:  # Lightning, torch and a profiler raise what they like
+        raise ConfigError(f"{refusal}: {' '.join(str(error).split())}") from error
+
+
+def silence_lightning(speaks: bool = True) -> None:
+    """Hide Lightning's messages and warnings. One process prints bdl's own."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning.*")
+    # This filter must follow: a warning raised from a LightningModule counts as Lightning's.
+    warnings.filterwarnings("default" if speaks else "ignore", category=BdlWarning)
+
+
+def fit(trainer: L.Trainer, module: L.LightningModule, data: Any, checkpoint: Path | None = None) -> None:
+    """`trainer.fit`, which unpickles nothing. A KeyboardInterrupt stays one; Lightning would exit with status 1."""
+    try:
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
