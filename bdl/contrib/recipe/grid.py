@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,27 +14,20 @@ from bdl.contrib.recipe.blocks import MatrixBlock, StateVariable
 from bdl.errors import ConfigError
 
 
-def blocks_of(matrix: Any, what: str, variables: list[StateVariable]) -> list[MatrixBlock]:
+def blocks_of(matrix: Any, what: str, variables: Sequence[StateVariable]) -> Iterator[MatrixBlock]:
     """The blocks of D (`what` = "D") or Q on and above the diagonal that are not zero.
 
     matrix: one block where θ is the only variable, else rows of blocks in the order of the variables.
     """
-    return list(_blocks(_grid(_listed(matrix), what, variables), what, variables))
-
-
-def _blocks(grid: list[list[Any]], what: str, variables: list[StateVariable]) -> Iterator[MatrixBlock]:
-    sign = 1 if what == "D" else -1
+    grid = _grid(_listed(matrix), what, variables)
     for i, row in enumerate(variables):
         for j, column in enumerate(variables[i:], i):
-            label = f"{what}[{row.name}, {column.name}]"
-            upper, lower = _given(grid[i][j], label), _given(grid[j][i], label)
-            if upper is None and lower is not None and i != j:
-                yield MatrixBlock(f"{what}[{column.name}, {row.name}]", column, row, lower, sign)
-            elif (upper is None or _is_zero(upper)) and (i == j or lower is None or _is_zero(lower)):
-                continue
-            else:
-                assert upper is not None
-                yield MatrixBlock(label, row, column, upper, sign, None if i == j else lower)
+            upper = _block(grid[i][j], what, row, column)
+            lower = _block(grid[j][i], what, column, row) if i != j else None
+            if upper is None:
+                upper, lower = lower, None
+            if upper is not None and not (_is_zero(upper) and (lower is None or _is_zero(lower))):
+                yield replace(upper, mirror=lower)
 
 
 def _listed(value: Any) -> Any:
@@ -41,7 +35,7 @@ def _listed(value: Any) -> Any:
     return [_listed(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def _grid(matrix: Any, what: str, variables: list[StateVariable]) -> list[list[Any]]:
+def _grid(matrix: Any, what: str, variables: Sequence[StateVariable]) -> list[list[Any]]:
     n = len(variables)
     if n == 1:
         return [[matrix]]
@@ -53,18 +47,19 @@ def _grid(matrix: Any, what: str, variables: list[StateVariable]) -> list[list[A
     return matrix
 
 
-def _given(value: Any, label: str) -> Any:
-    """A block as the user wrote it: None, a float, a tensor in double precision or a function."""
+def _block(value: Any, what: str, row: StateVariable, column: StateVariable) -> MatrixBlock | None:
+    """What a user wrote at a place: None, or a block of a float, a tensor in double precision or a function."""
+    label, sign = f"{what}[{row.name}, {column.name}]", 1 if what == "D" else -1
     if value is None or callable(value) and not isinstance(value, Tensor):
-        return value
+        return None if value is None else MatrixBlock(label, row, column, value, sign)
     try:
         number = torch.as_tensor(math.nan if isinstance(value, bool | str) else value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         number = torch.tensor(math.nan)
     if not bool(number.isfinite().all()):
         raise ConfigError(f"{label} must be finite numbers or a function of the state, got {value!r}")
-    return number.item() if number.ndim == 0 else number
+    return MatrixBlock(label, row, column, number.item() if number.ndim == 0 else number, sign)
 
 
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, float) and value == 0
+def _is_zero(block: MatrixBlock) -> bool:
+    return isinstance(block.given, float) and block.given == 0
