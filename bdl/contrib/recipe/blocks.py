@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, TypeGuard
 
 import torch
@@ -45,23 +44,23 @@ class Dependence(enum.IntEnum):
     DENSE = 2  # one forward pass for each coordinate
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class MatrixBlock:
-    """One block of a matrix whose block at (column, row) is `sign` times the transpose: 1 in D, -1 in Q.
+    """One block of D or Q.
 
     given: a float, a tensor in double precision, or a function of the state of one chain that returns one of these.
-    mirror: what the user gave for (column, row), or None.
+    mirror: the block at (column, row) where the user wrote it too, to be compared.
     """
 
-    label: str  # its name in messages, such as "D[theta, r]"
+    label: str  # as the user wrote it, such as "D[theta, r]", also where it is the mirror image of what the user wrote
     row: StateVariable
     column: StateVariable
     given: float | Tensor | Callable[[Any], Any]
-    sign: int
+    in_D: bool
     mirror: MatrixBlock | None = None
-    _near: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)  # a constant in the type of θ
-    _known: dict[StateVariable, Dependence] = field(default_factory=dict, init=False, repr=False)
-    _looks: Iterator[int] = field(default_factory=count, init=False, repr=False)  # the chains to look at, in turn
+    _near: Tensor | None = field(default=None, init=False, repr=False)  # a constant in the type of θ
+    _known: Dependence | None = field(default=None, init=False, repr=False)
+    _looks: int = field(default=0, init=False, repr=False)  # how many chains were looked at, in turn
 
     @property
     def diagonal(self) -> bool:
@@ -69,69 +68,72 @@ class MatrixBlock:
 
     @property
     def constant(self) -> bool:
-        return not callable(self.given)
+        """Whether it and its mirror are no functions."""
+        return not callable(self.given) and (self.mirror is None or self.mirror.constant)
+
+    def transposed(self) -> MatrixBlock:
+        """The block at (column, row), which follows by symmetry: the transpose in D, and minus the transpose in Q."""
+        given, sign = self.given, 1 if self.in_D else -1
+
+        def turned(value: Any) -> Any:
+            value = value if isinstance(value, float | Tensor) else torch.as_tensor(value, dtype=torch.float64)
+            return sign * (value.mT if isinstance(value, Tensor) and value.ndim == 2 else value)
+
+        there = (lambda z: turned(given(z))) if callable(given) else turned(given)
+        return MatrixBlock(self.label, self.column, self.row, there, self.in_D)
 
     def at(self, state: State) -> Value:
         """The block where the chains are."""
         given, theta = self.given, state["theta"]
-        if callable(given):
-            return vmap(self._of_one)(state)
-        if isinstance(given, float):
-            return given
-        key = theta.dtype, theta.device
-        if key not in self._near:
-            self._near[key] = self._shaped(given.to(theta)).unsqueeze(0)
-        return self._near[key]
+        if callable(given) or not isinstance(given, Tensor):
+            return vmap(self._of_one)(state) if callable(given) else given
+        if self._near is None or self._near.dtype != theta.dtype or self._near.device != theta.device:
+            self._near = self._shaped(given.to(theta)).unsqueeze(0)
+        return self._near
 
-    def at_with_divergence(self, state: State, transposed: bool) -> tuple[Value, Tensor | None]:
-        """The block B, and Σ_j ∂B_ij/∂z_j (C, n) over its columns; of B', the transpose without its sign, if so.
-
-        The divergence is None where it is zero, because the block does not depend on z_j.
-        """
-        along, to = (self.row, self.column) if transposed else (self.column, self.row)
-        if self.constant or (how := self.dependence(along, state)) == Dependence.NONE:
+    def at_with_divergence(self, state: State) -> tuple[Value, Tensor | None]:
+        """The block B, and Σ_j ∂B_ij/∂z_j (C, n) over its columns; None where B does not depend on z_j."""
+        if not callable(self.given) or (how := self.dependence(state)) == Dependence.NONE:
             return self.at(state), None
 
         def of_one(one: State) -> tuple[Tensor, Tensor]:
-            of, x = self._along(along, one)
+            of, x = self._of_column(one)
             if how == Dependence.DENSE:  # Σ_j (∂B/∂x_j) e_j
                 units = torch.eye(len(x), dtype=x.dtype, device=x.device)
-                terms = vmap(lambda e: times(jvp(of, (x,), (e,))[1], e, transposed), chunk_size=CHUNK)(units)
-                return of(x), terms.sum(0)
+                return of(x), vmap(lambda e: times(jvp(of, (x,), (e,))[1], e), chunk_size=CHUNK)(units).sum(0)
             value, pull = vjp(of, x)[:2]
             each = pull(torch.ones_like(value))[0]
-            return value, each if to.vector else each.sum(0, keepdim=True)
+            return value, each if self.row.vector else each.sum(0, keepdim=True)
 
         return vmap(of_one)(state)
 
-    def dependence(self, along: StateVariable, state: State, again: bool = False) -> Dependence:
-        """How a function depends on a variable: found once, by what NaN in it reaches.
+    def dependence(self, state: State, again: bool = False) -> Dependence:
+        """How a function depends on the variable of its column: found once, by what NaN in it reaches.
 
         again: find it once more, by another chain. Raises ConfigError where the function passes no derivative on, and
         where it depends on more than when it was first asked.
         """
-        known = self._known.get(along)
-        if known is not None and not again:
-            return known
-        chain = next(self._looks) % len(state["theta"])
-        found = self._found(along, {name: x[chain] for name, x in state.items()})
-        if known is not None and found > known:
+        if self._known is not None and not again:
+            return self._known
+        chain, self._looks = self._looks % len(state["theta"]), self._looks + 1
+        found = self._dependence_of_one({name: x[chain] for name, x in state.items()})
+        self._known = found if self._known is None else self._known
+        if found > self._known:
             raise ConfigError(
-                f"{self.label} depends on {along.name} in some places only, as torch.where does, so Γ was wrong there: "
-                "write it without branches"
+                f"{self.label} depends on {self.column.name} in some places only, as torch.where does, so Γ was wrong "
+                "there: write it without branches"
             )
-        return self._known.setdefault(along, found)
+        return self._known
 
-    def check_shape(self, value: Tensor, d: int) -> None:
+    def check_shape(self, value: Any, d: int) -> None:
         """Raise ConfigError for a value of another shape than users may give the block in d dimensions."""
-        vectors = self.row.vector + self.column.vector
-        shapes = ([()], [(d,)], [(), (d,), (d, d)])[vectors]
-        if tuple(value.shape) not in shapes:
+        vectors, shape = self.row.vector + self.column.vector, tuple(torch.as_tensor(value).shape)
+        if shape not in ([()], [(d,)], [(), (d,), (d, d)])[vectors]:
             said = ("()", f"({d},)", f"(), ({d},) or ({d}, {d})")[vectors]
-            raise ConfigError(f"{self.label} must have the shape {said}, got {tuple(value.shape)}")
+            raise ConfigError(f"{self.label} must have the shape {said}, got {shape}")
 
-    def _found(self, along: StateVariable, one: State) -> Dependence:
-        of, x = self._along(along, one)
+    def _dependence_of_one(self, one: State) -> Dependence:
+        of, x = self._of_column(one)
         with torch.enable_grad():  # sees a dependence in each branch of a torch.where, too
             passed = of(x.clone().requires_grad_()).requires_grad
         value = of(torch.full_like(x, math.nan))
@@ -139,11 +141,11 @@ class MatrixBlock:
             return Dependence.NONE
         if not passed:
             raise ConfigError(
-                f"{self.label} depends on {along.name}, but passes no derivative on, so Γ is unknown: leave out "
+                f"{self.label} depends on {self.column.name}, but passes no derivative on, so Γ is unknown: leave out "
                 "detach(), no_grad() and what leaves torch"
             )
-        square = self.row.vector and self.column.vector and value.ndim == 2
-        if value.numel() == 1 or along.vector and not square and is_elementwise(of, x):
+        square = self.row.vector and value.ndim == 2
+        if value.numel() == 1 or self.column.vector and not square and is_elementwise(of, x):
             return Dependence.ELEMENTWISE
         if len(x) > LARGEST:
             raise ConfigError(
@@ -152,16 +154,16 @@ class MatrixBlock:
             )
         return Dependence.DENSE
 
-    def _along(self, along: StateVariable, one: State) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-        """The block of one chain as a function of one variable (n,), and where this variable is."""
-        x = one[along.name]
-        return lambda moved: self._of_one({**one, along.name: moved.view(x.shape)}), torch.atleast_1d(x)
+    def _of_column(self, one: State) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        """The block of one chain as a function of the variable of its column (n,), and where this variable is."""
+        name, x = self.column.name, one[self.column.name]
+        return lambda moved: self._of_one({**one, name: moved.view(x.shape)}), torch.atleast_1d(x)
 
     def _of_one(self, one: State) -> Tensor:
         """The value of a function at the state of one chain, in the type of θ."""
         assert callable(self.given)
         theta = one["theta"]
-        value = torch.as_tensor(self.given(Variables(one)), device=theta.device).to(theta.dtype)
+        value = torch.as_tensor(self.given(Variables(one)), dtype=theta.dtype, device=theta.device)
         self.check_shape(value, len(theta))
         return self._shaped(value)
 
@@ -187,19 +189,17 @@ def is_matrix(value: Value) -> TypeGuard[Tensor]:
     return isinstance(value, Tensor) and value.ndim == 3
 
 
-def times(value: Value, x: Tensor, transposed: bool = False) -> Tensor:
-    """(..., rows) B x, or B' x if `transposed`; with the chains' axis or for one chain without it."""
+def times(value: Value, x: Tensor) -> Tensor:
+    """(..., rows) B x, with the chains' axis or for one chain without it."""
     if isinstance(value, Tensor) and value.ndim > x.ndim:
-        return ((value.mT if transposed else value) @ x.unsqueeze(-1)).squeeze(-1)
+        return (value @ x.unsqueeze(-1)).squeeze(-1)
     return value * x
 
 
-def dense(value: Value, transposed: bool, like: Tensor) -> Tensor:
+def dense(value: Value, like: Tensor) -> Tensor:
     """A block as a matrix (C, rows, columns) of the shape and the type of another."""
     b = torch.as_tensor(value, dtype=like.dtype, device=like.device)
-    if b.ndim < 3:
-        b = torch.diag_embed(b.expand(like.shape[:-1]))
-    return (b.mT if transposed else b).expand(like.shape)
+    return (b if is_matrix(b) else torch.diag_embed(b.expand(like.shape[:-1]))).expand(like.shape)
 
 
 def is_elementwise(of: Callable[[Tensor], Tensor], x: Tensor) -> bool:

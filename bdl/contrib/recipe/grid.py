@@ -15,19 +15,22 @@ from bdl.errors import ConfigError
 
 
 def blocks_of(matrix: Any, what: str, variables: Sequence[StateVariable]) -> Iterator[MatrixBlock]:
-    """The blocks of D (`what` = "D") or Q on and above the diagonal that are not zero.
+    """The blocks of D (`what` = "D") or Q that are not zero, with those that follow by symmetry.
 
     matrix: one block where θ is the only variable, else rows of blocks in the order of the variables.
     """
     grid = _grid(_listed(matrix), what, variables)
     for i, row in enumerate(variables):
-        for j, column in enumerate(variables[i:], i):
-            upper = _block(grid[i][j], what, row, column)
-            lower = _block(grid[j][i], what, column, row) if i != j else None
-            if upper is None:
-                upper, lower = lower, None
-            if upper is not None and not (_is_zero(upper) and (lower is None or _is_zero(lower))):
-                yield replace(upper, mirror=lower)
+        for j, column in enumerate(variables):
+            block = _block(grid[i][j], what, row, column)
+            mirror = _block(grid[j][i], what, column, row) if i != j else None
+            if all(b is None or isinstance(b.given, float) and b.given == 0 for b in (block, mirror)):
+                continue
+            if block is None:
+                assert mirror is not None
+                yield mirror.transposed()
+            else:
+                yield replace(block, mirror=mirror if i < j else None)
 
 
 def _listed(value: Any) -> Any:
@@ -49,17 +52,15 @@ def _grid(matrix: Any, what: str, variables: Sequence[StateVariable]) -> list[li
 
 def _block(value: Any, what: str, row: StateVariable, column: StateVariable) -> MatrixBlock | None:
     """What a user wrote at a place: None, or a block of a float, a tensor in double precision or a function."""
-    label, sign = f"{what}[{row.name}, {column.name}]", 1 if what == "D" else -1
-    if value is None or callable(value) and not isinstance(value, Tensor):
-        return None if value is None else MatrixBlock(label, row, column, value, sign)
+    label, in_D = f"{what}[{row.name}, {column.name}]", what == "D"
+    if value is None:
+        return None
+    if callable(value) and not isinstance(value, Tensor):
+        return MatrixBlock(label, row, column, value, in_D)
     try:
         number = torch.as_tensor(math.nan if isinstance(value, bool | str) else value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         number = torch.tensor(math.nan)
     if not bool(number.isfinite().all()):
         raise ConfigError(f"{label} must be finite numbers or a function of the state, got {value!r}")
-    return MatrixBlock(label, row, column, number.item() if number.ndim == 0 else number, sign)
-
-
-def _is_zero(block: MatrixBlock) -> bool:
-    return isinstance(block.given, float) and block.given == 0
+    return MatrixBlock(label, row, column, number.item() if number.ndim == 0 else number, in_D)

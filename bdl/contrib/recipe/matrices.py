@@ -15,7 +15,7 @@ from bdl.contrib.recipe.checks import root_of
 
 @dataclass(frozen=True, eq=False)
 class RecipeMatrices:
-    """The blocks of D, whose sign is 1, and of Q, whose sign is -1, on one side of the diagonal."""
+    """The blocks of D and of Q that are not zero."""
 
     variables: Sequence[StateVariable]
     blocks: Sequence[MatrixBlock]
@@ -23,25 +23,18 @@ class RecipeMatrices:
     @cached_property
     def noisy(self) -> list[StateVariable]:
         """The variables that D makes noisy."""
-        return [v for v in self.variables if any(b.sign == 1 and v in (b.row, b.column) for b in self.blocks)]
+        return [v for v in self.variables if any(b.in_D and b.row == v for b in self.blocks)]
 
     @cached_property
     def joint(self) -> bool:
         """Whether the noises of different variables depend on each other."""
-        return any(b.sign == 1 and not b.diagonal for b in self.blocks)
+        return any(b.in_D and not b.diagonal for b in self.blocks)
 
     @cached_property
-    def rows(self) -> dict[str, list[tuple[MatrixBlock, bool, str]]]:
-        """The blocks in the row of each variable, whether each is transposed there, and the variable of its column.
-
-        The variable's own blocks are first: their ∇H may be the variable itself, which moves.
-        """
-        found = {}
-        for v in self.variables:
-            own = [(b, False, v.name) for b in self.blocks if b.row == b.column == v]
-            right = [(b, False, b.column.name) for b in self.blocks if b.row == v != b.column]
-            found[v.name] = own + right + [(b, True, b.row.name) for b in self.blocks if b.column == v != b.row]
-        return found
+    def rows(self) -> dict[str, list[MatrixBlock]]:
+        """The blocks in the row of each variable, its own first: their ∇H may be the variable itself, which moves."""
+        own_first = sorted(self.blocks, key=lambda b: not b.diagonal)
+        return {v.name: [b for b in own_first if b.row == v] for v in self.variables}
 
     def split_noise(self, now: State, z: Tensor) -> dict[str, Tensor]:
         """Standard normal numbers (C, n) by variable; where D couples variables, times the root of the whole of D."""
@@ -56,9 +49,9 @@ class RecipeMatrices:
         sizes = {v.name: theta.shape[-1] if v.vector else 1 for v in self.noisy}
         for v in sizes:
             row = {w: theta.new_zeros(len(theta), sizes[v], sizes[w]) for w in sizes}
-            for block, transposed, w in self.rows[v]:
-                if block.sign == 1:
-                    row[w] = dense(block.at(now), transposed, row[w])
+            for block in self.rows[v]:
+                if block.in_D:
+                    row[block.column.name] = dense(block.at(now), row[block.column.name])
             rows.append(torch.cat([*row.values()], -1))
         return root_of(torch.cat(rows, -2), "D")
 
@@ -69,7 +62,7 @@ class RecipeMatrices:
 
     def diffusion(self, v: StateVariable, now: State) -> Value:
         """The block of D between a variable and itself; 0.0 where there is no block."""
-        return next((b.at(now) for b in self.blocks if b.sign == 1 and b.row == b.column == v), 0.0)
+        return next((b.at(now) for b in self.rows[v.name] if b.in_D and b.diagonal), 0.0)
 
     def batch_share(self, now: State, variance: Tensor) -> Tensor:
         """(C, d) Σ (M V M')_ii / Σ D_ii over the vectors of a coordinate; for a matrix D the diagonal of D⁻¹ M V M'.
@@ -77,7 +70,7 @@ class RecipeMatrices:
         M is the block of D + Q between a vector and θ, and V the variance (C, d) of g.
         """
         vectors = [v for v in self.variables if v.vector]
-        reached = [v for v in vectors if any(other == "theta" for _, _, other in self.rows[v.name])]
+        reached = [v for v in vectors if any(b.column.name == "theta" for b in self.rows[v.name])]
         if len(reached) == 1 and is_matrix(D := self.diffusion(reached[0], now)):
             m = self._through(reached[0], now, matrix=True)
             return times(torch.linalg.pinv(D, hermitian=True) @ m * m, variance)
@@ -90,8 +83,8 @@ class RecipeMatrices:
     def _through(self, v: StateVariable, now: State, matrix: bool = False) -> Value:
         """The block of D + Q between a vector and θ, as a matrix if it is one or if `matrix`."""
         theta = now["theta"]
-        terms = [(b.sign if t else 1, b.at(now), t) for b, t, other in self.rows[v.name] if other == "theta"]
-        if matrix or any(is_matrix(b) for _, b, _ in terms):
+        values = [b.at(now) for b in self.rows[v.name] if b.column.name == "theta"]
+        if matrix or any(is_matrix(b) for b in values):
             zero = theta.new_zeros(*theta.shape, theta.shape[-1])
-            return sum((sign * dense(b, t, zero) for sign, b, t in terms), zero)
-        return sum((sign * b for sign, b, _ in terms), 0.0)
+            return sum((dense(b, zero) for b in values), zero)
+        return sum(values, 0.0)

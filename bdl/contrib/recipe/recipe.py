@@ -90,15 +90,16 @@ class Recipe(Subtracting):
         if self.grad_var is not None:
             check_subtraction(blocks)
         matrices = RecipeMatrices(variables, blocks)
-        if matrices.joint and all(b.constant for b in blocks if b.sign == 1):
+        if matrices.joint and all(b.constant for b in blocks if b.in_D):
             matrices.root_of_D(state_of_constants(variables, blocks))  # raises unless D is semidefinite
         fields = [(v.name, Tensor) for v in variables]
         object.__setattr__(self, "_matrices", matrices)
         object.__setattr__(self, "_state", make_dataclass("RecipeState", [*fields, ("steps", int)]))
 
     def __str__(self) -> str:
-        names = ", ".join(v.name for v in self._matrices.variables)
-        return f"Recipe({', '.join(b.label for b in self._matrices.blocks)}; state {names}){self.subtraction()}"
+        names = [v.name for v in self._matrices.variables]
+        above = [b for b in self._matrices.blocks if names.index(b.row.name) <= names.index(b.column.name)]
+        return f"Recipe({', '.join(b.label for b in above)}; state {', '.join(names)}){self.subtraction()}"
 
     @property
     def caveat(self) -> str | None:
@@ -132,7 +133,7 @@ class Recipe(Subtracting):
         now, matrices = self._values(s), self._matrices
         if s.steps % CHECK_EVERY == 0:
             for block in matrices.blocks:
-                if not block.constant or block.mirror is not None and not block.mirror.constant:
+                if not block.constant:
                     check_block(block, now)
         s.steps += 1
         g, noise = g.reshape(now["theta"].shape), matrices.split_noise(now, z.reshape(-1, z.shape[-1]))
@@ -176,22 +177,26 @@ class Recipe(Subtracting):
         x = _columns(now[v.name])
         slopes = self._slopes_of_H(now) | {"theta": g}
         moves, corrections, through, diffusion = [], [], [], 0.0
-        for block, transposed, other in self._matrices.rows[v.name]:
-            sign, h = block.sign if transposed else 1, slopes[other]
-            b, gamma = block.at_with_divergence(now, transposed)
-            moves.append((-sign * lr, times(b, h, transposed)) if is_matrix(b) else (-sign * lr * b, h))
+        for block in self._matrices.rows[v.name]:
+            h = slopes[block.column.name]
+            b, gamma = block.at_with_divergence(now)
+            moves.append((-lr, times(b, h)) if is_matrix(b) else (-lr * b, h))
             if gamma is not None:
-                corrections.append((sign * lr * tau, gamma))
-            if other == "theta":
-                through.append(sign * b)
-            if block.diagonal and block.sign == 1:
+                corrections.append((lr * tau, gamma))
+            if block.column.name == "theta":
+                through.append(b)
+            if block.diagonal and block.in_D:
                 diffusion = b
         from_batches = self._subtracted(through, lr, g, extra)
         for c, y in [*moves, *corrections]:
             add_(x, c, y)
-        if z is not None and (self._matrices.joint or is_matrix(diffusion)):  # a joint z has its root of D already
-            inject_(x, 2 * lr * tau, z if self._matrices.joint else times(root_of(diffusion, "D"), z))
-        elif z is not None:
+        if z is None:
+            return
+        if self._matrices.joint:
+            inject_(x, 2 * lr * tau, z)  # z has its root of D already
+        elif is_matrix(diffusion):
+            inject_(x, 2 * lr * tau, times(root_of(diffusion, "D"), z))
+        else:
             inject_(x, 2 * lr * tau * diffusion, z, from_batches)
 
     def _slopes_of_H(self, now: State) -> dict[str, Tensor]:
