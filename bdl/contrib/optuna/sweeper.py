@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -74,33 +74,22 @@ class OptunaSweeper(Sweeper):
     A study goes on: `n_trials` counts what earlier calls have done, and a trial that was stopped is launched again with
     the same values, hence in the same run directory, which resumes. A run that diverges is a pruned trial, whose values
     Optuna then avoids. One process at a time runs the studies of a file.
-
-    Args:
-        sampler: a configuration of one of Optuna's samplers. Its seed is moved on by the trials that the study has, or
-            a study that goes on would try its first values again.
-        direction: `minimize`, `maximize` or None, which takes the one that suits the metric `objective`.
-        storage: an URL of a database, or None, which keeps nothing.
-        study_name: its name in the storage.
-        n_trials: how many trials the study shall have.
-        n_jobs: how many are chosen and launched together.
-        max_failure_rate: the share of failed jobs among those launched together above which the sweep ends.
-        params: the search space, a mapping from keys to `interval(0.01,0.5)`, `tag(log,interval(..))`,
-            `choice(a,b)`, `range(1,9,2)` or a value. Overrides on the command line replace its entries.
-        custom_search_space: dotted path of a function of (configuration, `optuna.Trial`) that suggests further values.
     """
 
     config: DictConfig = field(init=False)
     hydra_context: HydraContext = field(init=False)
     launcher: Launcher = field(init=False)
-    sampler: DictConfig
-    direction: str | Sequence[str] | None
-    storage: str | None
+    sampler: (
+        DictConfig  # one of Optuna's; its seed is moved on, or a study that goes on would try its first values again
+    )
+    direction: str | Sequence[str] | None  # minimize, maximize or None, which suits the metric `objective`
+    storage: str | None  # a URL of a database, or None, which keeps nothing
     study_name: str | None
-    n_trials: int
-    n_jobs: int
-    max_failure_rate: float
-    params: Mapping[str, Any] | None
-    custom_search_space: str | None
+    n_trials: int  # how many trials the study shall have
+    n_jobs: int  # how many trials are chosen and launched together
+    max_failure_rate: float  # the share of failed jobs among those launched together above which the sweep ends
+    params: Mapping[str, Any] | None  # the search space: Hydra's words by key; the command line replaces its entries
+    custom_search_space: str | None  # path of a function of (configuration, `optuna.Trial`) that suggests more values
 
     def __post_init__(self) -> None:
         for name in ("n_trials", "n_jobs"):
@@ -137,8 +126,7 @@ class OptunaSweeper(Sweeper):
         study = optuna.create_study(
             study_name=self.study_name, storage=self.storage, direction=direction, load_if_exists=True
         )
-        if study.direction.name.lower() != direction:
-            there = study.direction.name.lower()
+        if (there := study.direction.name.lower()) != direction:
             raise ConfigError(f"study {study.study_name} has direction={there}: give another hydra.sweeper.study_name")
         study.sampler = make_sampler(self.sampler, space, len(study.trials))
         return study
@@ -171,7 +159,7 @@ class OptunaSweeper(Sweeper):
         """
         from optuna.trial import TrialState
 
-        running = study.get_trials(states=(TrialState.RUNNING,)) if is_file(self.storage) else []
+        running = study.get_trials(states=(TrialState.RUNNING,)) if file_of(self.storage) else []
         for trial in running:
             if not trial.params.keys() >= space.keys():
                 study.tell(trial.number, state=TrialState.FAIL)
@@ -234,15 +222,14 @@ def check_version() -> None:
         raise ConfigError(f"hydra/sweeper=optuna needs optuna >= 4, not {optuna.__version__}: pip install 'bdl[sweep]'")
 
 
-def is_file(storage: str | None) -> TypeGuard[str]:
-    return storage is not None and storage.startswith(FILE)
+def file_of(storage: str | None) -> Path | None:
+    return Path(storage.removeprefix(FILE)) if storage is not None and storage.startswith(FILE) else None
 
 
 def owner_of(storage: str | None) -> AbstractContextManager[None]:
     """This process owns the studies of a file in the meantime; a server of databases knows its clients itself."""
-    if not is_file(storage):
+    if (path := file_of(storage)) is None:
         return contextlib.nullcontext()
-    path = Path(storage.removeprefix(FILE))
     path.parent.mkdir(parents=True, exist_ok=True)
     return sole_owner(path.with_name(f"{path.name}.owner.json"))
 
