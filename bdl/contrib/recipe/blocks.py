@@ -85,8 +85,10 @@ class MatrixBlock:
     def at(self, state: State) -> Value:
         """The block where the chains are."""
         given, theta = self.given, state["theta"]
-        if callable(given) or not isinstance(given, Tensor):
-            return vmap(self._of_one)(state) if callable(given) else given
+        if callable(given):
+            return vmap(self._of_one)(state)
+        if not isinstance(given, Tensor):
+            return given
         if self._near is None or self._near.dtype != theta.dtype or self._near.device != theta.device:
             self._near = self._shaped(given.to(theta)).unsqueeze(0)
         return self._near
@@ -107,33 +109,19 @@ class MatrixBlock:
 
         return vmap(of_one)(state)
 
-    def dependence(self, state: State, again: bool = False) -> Dependence:
-        """How a function depends on the variable of its column: found once, by what NaN in it reaches.
-
-        again: find it once more, by another chain. Raises ConfigError where the function passes no derivative on, and
-        where it depends on more than when it was first asked.
-        """
-        if self._known is not None and not again:
-            return self._known
-        chain, self._looks = self._looks % len(state["theta"]), self._looks + 1
-        found = self._dependence_of_one({name: x[chain] for name, x in state.items()})
-        self._known = found if self._known is None else self._known
-        if found > self._known:
-            raise ConfigError(
-                f"{self.label} depends on {self.column.name} in some places only, as torch.where does, so Γ was wrong "
-                "there: write it without branches"
-            )
+    def dependence(self, state: State) -> Dependence:
+        """How a function depends on the variable of its column, as it was found when it was first asked."""
+        if self._known is None:
+            self._known = self.look(state)
         return self._known
 
-    def check_shape(self, value: Any, d: int) -> None:
-        """Raise ConfigError for a value of another shape than users may give the block in d dimensions."""
-        vectors, shape = self.row.vector + self.column.vector, tuple(torch.as_tensor(value).shape)
-        if shape not in ([()], [(d,)], [(), (d,), (d, d)])[vectors]:
-            said = ("()", f"({d},)", f"(), ({d},) or ({d}, {d})")[vectors]
-            raise ConfigError(f"{self.label} must have the shape {said}, got {shape}")
+    def look(self, state: State) -> Dependence:
+        """How a function depends on the variable of its column: what NaN reaches in one chain, each time in another.
 
-    def _dependence_of_one(self, one: State) -> Dependence:
-        of, x = self._of_column(one)
+        Raises ConfigError where the function passes no derivative on, and where Γ would take too many passes.
+        """
+        chain, self._looks = self._looks % len(state["theta"]), self._looks + 1
+        of, x = self._of_column({name: x[chain] for name, x in state.items()})
         with torch.enable_grad():  # sees a dependence in each branch of a torch.where, too
             passed = of(x.clone().requires_grad_()).requires_grad
         value = of(torch.full_like(x, math.nan))
@@ -153,6 +141,13 @@ class MatrixBlock:
                 f"{LARGEST:,}: write it elementwise, or as one number"
             )
         return Dependence.DENSE
+
+    def check_shape(self, value: Any, d: int) -> None:
+        """Raise ConfigError for a value of another shape than users may give the block in d dimensions."""
+        vectors, shape = self.row.vector + self.column.vector, tuple(torch.as_tensor(value).shape)
+        if shape not in ([()], [(d,)], [(), (d,), (d, d)])[vectors]:
+            said = ("()", f"({d},)", f"(), ({d},) or ({d}, {d})")[vectors]
+            raise ConfigError(f"{self.label} must have the shape {said}, got {shape}")
 
     def _of_column(self, one: State) -> tuple[Callable[[Tensor], Tensor], Tensor]:
         """The block of one chain as a function of the variable of its column (n,), and where this variable is."""

@@ -58,8 +58,11 @@ def check_constants(blocks: Sequence[MatrixBlock], d: int) -> None:
 
 def check_block(block: MatrixBlock, state: State) -> None:
     """Raise ConfigError for a block that makes D not symmetric and semidefinite, or Q not skew-symmetric."""
-    if callable(block.given):
-        block.dependence(state, again=True)
+    if callable(block.given) and block.dependence(state) < block.look(state):
+        raise ConfigError(
+            f"{block.label} depends on {block.column.name} in some places only, as torch.where does, so Γ was wrong "
+            "there: write it without branches"
+        )
     value = torch.as_tensor(block.at(state))
     matrix = is_matrix(value)
     if block.mirror is not None:
