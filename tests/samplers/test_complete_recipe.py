@@ -20,10 +20,9 @@ from test_laws import WELL, PlainThermostat, quadrature_statistics, well_statist
 from test_preconditioned import exact_moments, grid_moments
 
 import bdl
-from bdl.contrib.recipe.blocks import StateVariable
+from bdl.contrib.recipe.blocks import MatrixBlock, StateVariable, dense
 from bdl.contrib.recipe.grid import blocks_of
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics import recipe_blocks, recipe_checks
 
 D64 = torch.float64
 P = torch.tensor([[2.0, 0.3, 0.1], [0.3, 1.0, -0.2], [0.1, -0.2, 0.5]], dtype=D64)
@@ -143,48 +142,61 @@ BLOCKS = {
 }
 
 
-@pytest.mark.parametrize("lead", [(), (4,)], ids=["one chain", "chains"])
+def only_block(given, row="theta", column="theta") -> MatrixBlock:
+    """The block of Q of two variables, or of D of one."""
+    variables = [StateVariable(v, FIELDS[v]) for v in dict.fromkeys([row, column])]
+    one = row == column
+    return next(blocks_of(given if one else [[0, given], [None, 0]], "D" if one else "Q", variables))
+
+
+@pytest.mark.parametrize("chains", [1, 4])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("name", BLOCKS)
-def test_gamma_is_the_divergence(name: str, transposed: bool, lead: tuple):
-    """Σ_j ∂B_ij/∂z_j of every kind of block, and of its transpose, agrees with central differences to 1e-7."""
+def test_gamma_is_the_divergence(name: str, transposed: bool, chains: int):
+    """Σ_j ∂B_ij/∂z_j of every kind of block, and of its mirror image, agrees with central differences to 1e-7."""
     row, column, given = BLOCKS[name]
-    names = [row] if row == column else [row, column]
-    variables = [StateVariable(v, FIELDS[v]) for v in names]
-    block = blocks_of(given if len(names) == 1 else [[0, given], [None, 0]], "Q", variables)[0]
+    block = only_block(given, row, column)
+    block = block.transposed() if transposed else block
     draw, d, h = torch.Generator().manual_seed(2), 3, 1e-5
-    now = {v: torch.randn((*lead, *[d] * vector), generator=draw, dtype=D64) for v, vector in FIELDS.items()}
-
-    def whole(state):
-        b = block.dense(block.at(state), d, now["theta"])
-        return (b.mT if transposed else b).reshape(*lead, *((b.mT if transposed else b).shape[-2:]))
-
-    along = row if transposed else column
-    expected = torch.zeros(*lead, whole(now).shape[-2], dtype=D64)
-    for j in range(whole(now).shape[-1]):
-        e = torch.zeros(d, dtype=D64) if FIELDS[along] else torch.tensor(1.0, dtype=D64)
-        e = e.index_fill(0, torch.tensor(j), 1.0) if FIELDS[along] else e
-        up, down = (whole(now | {along: now[along] + s * h * e}) for s in (1, -1))
+    now = {v: torch.randn((chains, *[d] * vector), generator=draw, dtype=D64) for v, vector in FIELDS.items()}
+    along = block.column.name
+    like = torch.zeros(chains, *(d if v.vector else 1 for v in (block.row, block.column)), dtype=D64)
+    expected = like[..., 0].clone()
+    for j in range(like.shape[-1]):
+        e = torch.eye(d, dtype=D64)[j] if FIELDS[along] else 1.0
+        up, down = (dense(block.at(now | {along: now[along] + s * h * e}), like) for s in (1, -1))
         expected += (up - down)[..., j] / (2 * h)
-    value, gamma = block.at_with_divergence(now, transposed)
-    torch.testing.assert_close(gamma.reshape(expected.shape), expected, rtol=1e-7, atol=1e-8)
-    torch.testing.assert_close(block.dense(value, d, now["theta"]), block.dense(block.at(now), d, now["theta"]))
+    value, gamma = block.at_with_divergence(now)
+    assert gamma is not None
+    torch.testing.assert_close(gamma, expected, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(value, block.at(now))
+
+
+def test_a_block_below_the_diagonal_follows_by_symmetry():
+    """The mirror image is the transpose in D, and minus the transpose in Q, for constants and for functions."""
+    given = torch.arange(9.0, dtype=D64).view(3, 3)
+    now = {"theta": torch.zeros(1, 3, dtype=D64), "m": torch.zeros(1, 3, dtype=D64)}
+    variables = [StateVariable("theta", True), StateVariable("m", True)]
+    for what, sign in (("D", 1), ("Q", -1)):
+        for written in (given, lambda z: given):
+            upper, lower = blocks_of([[0, written], [None, 0]], what, variables)
+            torch.testing.assert_close(lower.at(now), sign * upper.at(now).mT)
 
 
 def test_coordinates_that_mix_are_found_where_no_derivative_shows_them():
     """At 0 the derivative of 1 + θ_{i+1}² is 0. Γ is right once the chain has moved, and an elementwise function of
     many coordinates takes one pass."""
-    block = blocks_of(lambda z: 1 + z.theta * z.theta.roll(1).square(), "D", [StateVariable("theta", True)])[0]
-    block.at_with_divergence({"theta": torch.zeros(5, dtype=D64)}, False)
-    theta = torch.arange(5.0, dtype=D64)
-    _, gamma = block.at_with_divergence({"theta": theta}, False)
-    torch.testing.assert_close(gamma, theta.roll(1).square())
-    many = torch.linspace(-1, 1, 5000)
+    block = only_block(lambda z: 1 + z.theta * z.theta.roll(1).square())
+    block.at_with_divergence({"theta": torch.zeros(1, 5, dtype=D64)})
+    theta = torch.arange(5.0, dtype=D64)[None]
+    _, gamma = block.at_with_divergence({"theta": theta})
+    torch.testing.assert_close(gamma, theta.roll(1, 1).square())
+    many = torch.linspace(-1, 1, 5000)[None]
     calls = []
-    block = blocks_of(lambda z: [calls.append(1), 1 + z.theta**2][1], "D", [StateVariable("theta", True)])[0]
-    torch.testing.assert_close(block.at_with_divergence({"theta": many}, False)[1], 2 * many)
+    block = only_block(lambda z: [calls.append(1), 1 + z.theta**2][1])
+    torch.testing.assert_close(block.at_with_divergence({"theta": many})[1], 2 * many)
     calls.clear()
-    block.at_with_divergence({"theta": many}, False)
+    block.at_with_divergence({"theta": many})
     assert len(calls) == 1
 
 
@@ -197,9 +209,9 @@ def test_coordinates_that_mix_are_found_where_no_derivative_shows_them():
     ],
 )
 def test_gamma_that_cannot_be_found_is_refused(given, message: str):
-    block = blocks_of(given, "D", [StateVariable("theta", True)])[0]
+    block = only_block(given)
     with pytest.raises(ConfigError, match=message):
-        block.at_with_divergence({"theta": torch.linspace(-1, 1, 5000)}, False)
+        block.at_with_divergence({"theta": torch.linspace(-1, 1, 5000)[None]})
 
 
 # ---- laws, without random numbers ------------------------------------------------------------------------------------
@@ -249,15 +261,14 @@ def test_covariance_is_right_as_lr_falls(name: str):
 
 @pytest.fixture
 def unchecked(monkeypatch):
-    monkeypatch.setattr(recipe_checks, "check_block", lambda *_: None)
+    monkeypatch.setattr("bdl.contrib.recipe.checks.check_block", lambda *_: None)
 
 
 def test_a_q_that_is_not_skew_has_another_law(unchecked):
     """Negative control: with a symmetric Q the covariance stays wrong as lr falls."""
     dynamics = bdl.Recipe(torch.eye(2), 0.3 * SKEW.abs())
     assert np.linalg.norm(covariance_error(dynamics, 1e-3)) > 0.1
-    one_sided = bdl.Recipe([[0.5, 0], [0, 1.0]], [[0, -1], [1, 0]], vectors=["m"])
-    object.__setattr__(one_sided._matrices.blocks[-1], "sign", 1)
+    one_sided = bdl.Recipe([[0.5, 0], [0, 1.0]], [[0, -1], [-1, 0]], vectors=["m"])
     assert not np.linalg.norm(covariance_error(one_sided, 1e-3)) < 0.1
 
 
@@ -272,10 +283,8 @@ def curved(z):
 
 @pytest.fixture
 def without_gamma(monkeypatch):
-    exact = recipe_blocks.MatrixBlock.at_with_divergence
-    monkeypatch.setattr(
-        recipe_blocks.MatrixBlock, "at_with_divergence", lambda self, now, t: (exact(self, now, t)[0], None)
-    )
+    exact = MatrixBlock.at_with_divergence
+    monkeypatch.setattr(MatrixBlock, "at_with_divergence", lambda self, now: (exact(self, now)[0], None))
 
 
 CURVED = {

@@ -5,6 +5,7 @@ This module imports Optuna only when a sweep begins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,6 +83,10 @@ def grid_values(key: str, distribution: BaseDistribution) -> list[Any]:
     if step is None:
         raise ConfigError(f"{key}: a grid needs choice(..) or range(start,stop,step), not an interval of real numbers")
     return [low + i * step for i in range(round((high - low) / step) + 1)]
+
+
+def grid_size(space: Mapping[str, BaseDistribution]) -> int:
+    return math.prod(len(grid_values(key, distribution)) for key, distribution in space.items())
 
 
 def make_sampler(

@@ -11,7 +11,9 @@ import io
 import logging
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +29,7 @@ from hydra.types import HydraContext, TaskFunction
 from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.contrib.optuna.search_space import GRID, direction_of, grid_values, is_grid, make_sampler, search_space
+from bdl.contrib.optuna.search_space import GRID, direction_of, grid_size, is_grid, make_sampler, search_space
 from bdl.disk.files import write_atomically
 from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError, DivergedError, Stopped
@@ -65,55 +67,40 @@ SWEEPER: dict[str, Any] = {
 }
 
 
+@dataclass(eq=False)
 class OptunaSweeper(Sweeper):
     """Finds the values of keys for which a run's objective is best.
 
     A study goes on: `n_trials` counts what earlier calls have done, and a trial that was stopped is launched again with
     the same values, hence in the same run directory, which resumes. A run that diverges is a pruned trial, whose values
     Optuna then avoids. One process at a time runs the studies of a file.
-
-    Args:
-        sampler: a configuration of one of Optuna's samplers. Its seed is moved on by the trials that the study has, or
-            a study that goes on would try its first values again.
-        direction: `minimize`, `maximize` or None, which takes the one that suits the metric `objective`.
-        storage: an URL of a database, or None, which keeps nothing.
-        study_name: its name in the storage.
-        n_trials: how many trials the study shall have.
-        n_jobs: how many are chosen and launched together.
-        max_failure_rate: the share of failed jobs among those launched together above which the sweep ends.
-        params: the search space, a mapping from keys to `interval(0.01,0.5)`, `tag(log,interval(..))`,
-            `choice(a,b)`, `range(1,9,2)` or a value. Overrides on the command line replace its entries.
-        custom_search_space: dotted path of a function of (configuration, `optuna.Trial`) that suggests further values.
     """
 
-    config: DictConfig
-    hydra_context: HydraContext
-    launcher: Launcher
-    __module__ = f"{PACKAGE}.bdl"  # Hydra makes plugins of no other package; `register_sweeper` puts the class there
+    config: DictConfig = field(init=False)
+    hydra_context: HydraContext = field(init=False)
+    launcher: Launcher = field(init=False)
+    sampler: (
+        DictConfig  # one of Optuna's; its seed is moved on, or a study that goes on would try its first values again
+    )
+    direction: str | Sequence[str] | None  # minimize, maximize or None, which suits the metric `objective`
+    storage: str | None  # a URL of a database, or None, which keeps nothing
+    study_name: str | None
+    n_trials: int  # how many trials the study shall have
+    n_jobs: int  # how many trials are chosen and launched together
+    max_failure_rate: float  # the share of failed jobs among those launched together above which the sweep ends
+    params: Mapping[str, Any] | None  # the search space: Hydra's words by key; the command line replaces its entries
+    custom_search_space: str | None  # path of a function of (configuration, `optuna.Trial`) that suggests more values
 
-    def __init__(
-        self,
-        sampler: DictConfig,
-        direction: str | Sequence[str] | None,
-        storage: str | None,
-        study_name: str | None,
-        n_trials: int,
-        n_jobs: int,
-        max_failure_rate: float,
-        params: Mapping[str, Any] | None,
-        custom_search_space: str | None,
-    ):
-        for name, value in {"n_trials": n_trials, "n_jobs": n_jobs}.items():
+    def __post_init__(self) -> None:
+        for name in ("n_trials", "n_jobs"):
+            value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ConfigError(f"hydra.sweeper.{name} must be a whole number of at least 1, got {value!r}")
-        if not 0 <= max_failure_rate <= 1:
-            raise ConfigError(f"hydra.sweeper.max_failure_rate must be in [0, 1], got {max_failure_rate}")
-        if storage is not None and study_name is None:
+        if not 0 <= self.max_failure_rate <= 1:
+            raise ConfigError(f"hydra.sweeper.max_failure_rate must be in [0, 1], got {self.max_failure_rate}")
+        if self.storage is not None and self.study_name is None:
             raise ConfigError("hydra.sweeper.study_name is null: a study in a storage needs a name to be found again")
-        self.sampler, self.storage, self.study_name = sampler, storage, study_name
-        self.n_trials, self.n_jobs, self.max_failure_rate = n_trials, n_jobs, max_failure_rate
-        self.params, self.direction = params or {}, direction
-        self.suggest_more = get_method(custom_search_space) if custom_search_space else None
+        self.suggest_more = get_method(self.custom_search_space) if self.custom_search_space else None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.config, self.hydra_context = config, hydra_context
@@ -123,15 +110,15 @@ class OptunaSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         check_version()
-        words = [f"{key}={value}" for key, value in self.params.items()] + arguments
+        words = [f"{key}={value}" for key, value in (self.params or {}).items()] + arguments
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         fixed, space = search_space(parser.parse_overrides(words))
-        with owned(self.storage):
+        with owner_of(self.storage):
             study = self._study(space)
-            self._run_trials(study, fixed, space)
+            self._run_trials(study, [*fixed.values()], space)
             self._save_best(study)
 
-    def _study(self, space: Mapping[str, BaseDistribution]) -> optuna.Study:
+    def _study(self, space: dict[str, BaseDistribution]) -> optuna.Study:
         import optuna
 
         optuna.logging.set_verbosity(logging.WARNING)
@@ -139,67 +126,62 @@ class OptunaSweeper(Sweeper):
         study = optuna.create_study(
             study_name=self.study_name, storage=self.storage, direction=direction, load_if_exists=True
         )
-        if study.direction.name.lower() != direction:
-            there = study.direction.name.lower()
+        if (there := study.direction.name.lower()) != direction:
             raise ConfigError(f"study {study.study_name} has direction={there}: give another hydra.sweeper.study_name")
         study.sampler = make_sampler(self.sampler, space, len(study.trials))
         return study
 
-    def _run_trials(self, study: optuna.Study, fixed: Mapping[str, str], space: Mapping[str, BaseDistribution]) -> None:
-        stopped = self._stopped_trials(study, space)
-        done, wanted = count_ended(study), self.n_trials
-        if is_grid(self.sampler):
-            wanted = min(wanted, math.prod(len(grid_values(key, values)) for key, values in space.items()))
-        print(f"study {study.study_name}: {done} of {wanted} trials are done", flush=True)
-        launched, left = 0, max(0, wanted - done)
-        while left > 0:
-            batch = [stopped.pop(0) if stopped else self._ask(study, space) for _ in range(min(left, self.n_jobs))]
-            jobs = [[*fixed.values(), *(f"{key}={value}" for key, value in params.items())] for _, params in batch]
-            self.validate_batch_is_legal(jobs)
-            results = self.launcher.launch(jobs, initial_job_idx=launched)
-            self._tell(study, [number for number, _ in batch], results)
-            launched, left = launched + len(batch), left - len(batch)
+    def _run_trials(self, study: optuna.Study, fixed: list[str], space: dict[str, BaseDistribution]) -> None:
+        """Run trials until `n_trials` have a value or diverged; a trial that failed or was stopped does not count."""
+        from optuna.trial import TrialState
 
-    def _ask(self, study: optuna.Study, space: Mapping[str, BaseDistribution]) -> tuple[int, dict[str, Any]]:
-        trial = study.ask(dict(space))
+        done = len(study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED)))
+        wanted = min(self.n_trials, grid_size(space)) if is_grid(self.sampler) else self.n_trials
+        print(f"study {study.study_name}: {done} of {wanted} trials are done", flush=True)
+        stopped = self._stopped_trials(study, space)
+        for launched in range(0, wanted - done, self.n_jobs):
+            count = min(self.n_jobs, wanted - done - launched)
+            trials = [stopped.pop(0) if stopped else self._ask(study, space) for _ in range(count)]
+            jobs = [fixed + [f"{key}={value}" for key, value in trial.params.items()] for trial in trials]
+            self.validate_batch_is_legal(jobs)
+            self._tell(study, trials, self.launcher.launch(jobs, initial_job_idx=launched))
+
+    def _ask(self, study: optuna.Study, space: dict[str, BaseDistribution]) -> optuna.Trial:
+        trial = study.ask(space)
         if self.suggest_more is not None:
             self.suggest_more(self.config, trial)
-        return trial.number, trial.params
+        return trial
 
-    def _stopped_trials(
-        self, study: optuna.Study, space: Mapping[str, BaseDistribution]
-    ) -> list[tuple[int, dict[str, Any]]]:
-        """The numbers and values of an earlier call's trials that have not ended. One without all values has failed.
+    def _stopped_trials(self, study: optuna.Study, space: Mapping[str, BaseDistribution]) -> list[Any]:
+        """An earlier call's trials that have not ended, with their values. A trial without all values has failed.
 
         Only a study in a file has them: one process runs it at a time. Elsewhere trials may still be running.
         """
         from optuna.trial import TrialState
 
-        if not is_file(self.storage):
-            return []
-        running = study.get_trials(states=(TrialState.RUNNING,))
+        running = study.get_trials(states=(TrialState.RUNNING,)) if file_of(self.storage) else []
         for trial in running:
             if not trial.params.keys() >= space.keys():
                 study.tell(trial.number, state=TrialState.FAIL)
-        return [(trial.number, trial.params) for trial in running if trial.params.keys() >= space.keys()]
+        return [trial for trial in running if trial.params.keys() >= space.keys()]
 
-    def _tell(self, study: optuna.Study, numbers: Sequence[int], results: Sequence[JobReturn]) -> None:
+    def _tell(self, study: optuna.Study, trials: Sequence[Any], results: Sequence[JobReturn]) -> None:
         """Tell the study how jobs have ended. Raises the first error where too many have failed."""
         from optuna.trial import TrialState
 
         failures: list[Exception] = []
-        for number, job in zip(numbers, results, strict=True):
+        for trial, job in zip(trials, results, strict=True):
             outcome = outcome_of(job)
             if isinstance(outcome, Stopped):
                 raise outcome  # the trial goes on with the next call
             if not isinstance(outcome, Exception):
-                tell(study, number, float(outcome))
+                tell(study, trial.number, outcome, TrialState.COMPLETE)
                 continue
             diverged = isinstance(outcome, DivergedError)
-            print(f"trial {number} {'diverged' if diverged else 'failed'}: {outcome}", flush=True)
-            tell(study, number, state=TrialState.PRUNED if diverged else TrialState.FAIL)
+            print(f"trial {trial.number} {'diverged' if diverged else 'failed'}: {outcome}", flush=True)
+            tell(study, trial.number, None, TrialState.PRUNED if diverged else TrialState.FAIL)
             failures += [] if diverged else [outcome]
-        if len(failures) > self.max_failure_rate * len(numbers):
+        if len(failures) > self.max_failure_rate * len(trials):
             raise failures[0]
 
     def _save_best(self, study: optuna.Study) -> None:
@@ -211,6 +193,9 @@ class OptunaSweeper(Sweeper):
         write_atomically(folder / RESULTS, OmegaConf.to_yaml(OmegaConf.create(best)).encode())
         params = " ".join(f"{key}={value}" for key, value in study.best_params.items())
         print(f"study {study.study_name}: best is {study.best_value:.6g}, trial {study.best_trial.number}: {params}")
+
+
+OptunaSweeper.__module__ = f"{PACKAGE}.bdl"  # Hydra makes plugins of no other package
 
 
 def register_sweeper() -> None:
@@ -237,28 +222,16 @@ def check_version() -> None:
         raise ConfigError(f"hydra/sweeper=optuna needs optuna >= 4, not {optuna.__version__}: pip install 'bdl[sweep]'")
 
 
-def is_file(storage: str | None) -> bool:
-    return storage is not None and storage.startswith(FILE)
+def file_of(storage: str | None) -> Path | None:
+    return Path(storage.removeprefix(FILE)) if storage is not None and storage.startswith(FILE) else None
 
 
-@contextlib.contextmanager
-def owned(storage: str | None) -> Iterator[None]:
+def owner_of(storage: str | None) -> AbstractContextManager[None]:
     """This process owns the studies of a file in the meantime; a server of databases knows its clients itself."""
-    if not is_file(storage):
-        yield
-        return
-    assert storage is not None
-    path = Path(storage.removeprefix(FILE))
+    if (path := file_of(storage)) is None:
+        return contextlib.nullcontext()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with sole_owner(path.with_name(f"{path.name}.owner.json")):
-        yield
-
-
-def count_ended(study: optuna.Study) -> int:
-    """How many trials have a value or diverged. One that failed or was stopped is not among them."""
-    from optuna.trial import TrialState
-
-    return len(study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED)))
+    return sole_owner(path.with_name(f"{path.name}.owner.json"))
 
 
 def outcome_of(job: JobReturn) -> float | Exception:
@@ -275,12 +248,10 @@ def outcome_of(job: JobReturn) -> float | Exception:
     return DivergedError("the objective is not a number") if math.isnan(value) else value
 
 
-def tell(study: optuna.Study, number: int, value: float | None = None, state: Any = None) -> None:
+def tell(study: optuna.Study, number: int, value: float | None, state: optuna.trial.TrialState) -> None:
     """`study.tell`. A grid that is complete then asks `study.optimize` to stop, which is not used here."""
-    from optuna.trial import TrialState
-
     try:
-        study.tell(number, value, state=state)
+        study.tell(number, value, state)
     except RuntimeError:
-        if study.trials[number].state == TrialState.RUNNING:
+        if not study.trials[number].state.is_finished():
             raise

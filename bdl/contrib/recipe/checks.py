@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from bdl.contrib.recipe.blocks import MatrixBlock, StateVariable, in_rows
+from bdl.contrib.recipe.blocks import MatrixBlock, State, StateVariable, is_matrix
 from bdl.errors import ConfigError
 
 
 def check_grid(variables: Sequence[StateVariable], blocks: Sequence[MatrixBlock]) -> None:
     """Raise ConfigError for a state that never moves, and for constants that are no D or no Q."""
-    if not any(b.sign == 1 for b in blocks):
+    if not any(b.in_D for b in blocks):
         raise ConfigError("D is zero, so no noise brings a chain to its target distribution: give some variable a D")
     for v in variables:
-        if not any(v in (b.row, b.column) for b in blocks):
+        if all(v != b.row for b in blocks):
             raise ConfigError(f"{v.name} never moves: give it a block in D, or one in Q")
-    sizes = [len(b.given) for b in blocks if isinstance(b.given, Tensor)]
-    theta = torch.zeros(max(sizes, default=1), dtype=torch.float64)
-    state = {v.name: theta if v.vector else theta[0] for v in variables}
+    state = state_of_constants(variables, blocks)
+    check_constants(blocks, state["theta"].shape[-1])
     for block in blocks:
-        if block.constant and not callable(block.mirror):
-            for constant in (block.given, block.mirror):
-                if constant is not None:
-                    block.check_shape(torch.as_tensor(constant), len(theta))
+        if block.constant:
             check_block(block, state)
+
+
+def state_of_constants(variables: Sequence[StateVariable], blocks: Sequence[MatrixBlock]) -> State:
+    """A state of one chain at 0 that has as many coordinates as the longest constant."""
+    d = max((len(b.given) for b in blocks if isinstance(b.given, Tensor)), default=1)
+    theta = torch.zeros(1, d, dtype=torch.float64)
+    return {v.name: theta if v.vector else theta[:, 0] for v in variables}
 
 
 def check_subtraction(blocks: Sequence[MatrixBlock]) -> None:
     """Raise ConfigError unless batch noise reaches one variable alone, and noise is injected there, by itself."""
-    reached = {w for b in blocks for v, w in ((b.row, b.column), (b.column, b.row)) if v.name == "theta"}
+    reached = {b.row for b in blocks if b.column.name == "theta"}
     into = next(iter(reached), None)
     alone = len(reached) == 1 and into is not None and into.vector
-    injected = any(b.sign == 1 and b.diagonal and b.row == into for b in blocks)
-    joint = any(b.sign == 1 and not b.diagonal for b in blocks)
-    if any(isinstance(b.given, Tensor) and b.given.ndim == 2 for b in blocks if into in (b.row, b.column)):
+    injected = any(b.in_D and b.diagonal and b.row == into for b in blocks)
+    joint = any(b.in_D and not b.diagonal for b in blocks)
+    if any(isinstance(b.given, Tensor) and b.given.ndim == 2 for b in blocks if into == b.row):
         raise ConfigError("grad_var needs batch noise to pass through diagonals of D and Q: leave grad_var None")
     if not alone or joint or not injected:
         names = ", ".join(sorted(v.name for v in reached))
@@ -46,26 +49,33 @@ def check_subtraction(blocks: Sequence[MatrixBlock]) -> None:
         )
 
 
-def check_block(block: MatrixBlock, state: Mapping[str, Tensor]) -> None:
+def check_constants(blocks: Sequence[MatrixBlock], d: int) -> None:
+    """Raise ConfigError for constants of another shape than they must have in d dimensions."""
+    for block in blocks:
+        if not callable(block.given):
+            block.check_shape(block.given, d)
+
+
+def check_block(block: MatrixBlock, state: State) -> None:
     """Raise ConfigError for a block that makes D not symmetric and semidefinite, or Q not skew-symmetric."""
-    if not block.constant:
-        for along in (block.row, block.column):
-            block.couples(along, in_rows(state, state["theta"]), again=True)
-    b = block.at(state)
-    value = torch.as_tensor(b.value)
+    if callable(block.given) and block.dependence(state) < block.look(state):
+        raise ConfigError(
+            f"{block.label} depends on {block.column.name} in some places only, as torch.where does, so Γ was wrong "
+            "there: write it without branches"
+        )
+    value = torch.as_tensor(block.at(state))
+    matrix = is_matrix(value)
     if block.mirror is not None:
-        m = block.at(state, mirror=True)
-        other = torch.as_tensor(m.value)
-        if (b.rank == 2) != (m.rank == 2) or not _equal(other, block.sign * (value.mT if b.rank == 2 else value)):
-            name = f"{block.label[0]}[{block.column.name}, {block.row.name}]"
-            what = "the transpose" if block.sign == 1 else "minus the transpose"
-            raise ConfigError(f"{name} is not {what} of {block.label}: write None below the diagonal")
+        other = torch.as_tensor(block.mirror.at(state))
+        if is_matrix(other) != matrix or not _equal(other, torch.as_tensor(block.transposed().at(state))):
+            what = "the transpose" if block.in_D else "minus the transpose"
+            raise ConfigError(f"{block.mirror.label} is not {what} of {block.label}: write None below the diagonal")
     if not block.diagonal:
         return
-    if block.sign == -1:
-        if not (b.rank == 2 and _equal(value, -value.mT)):
+    if not block.in_D:
+        if not (matrix and _equal(value, -value.mT)):
             raise ConfigError(f"{block.label} is not skew-symmetric: give a matrix A - A', or 0")
-    elif b.rank == 2:
+    elif matrix:
         if not _equal(value, value.mT):
             raise ConfigError(f"{block.label} is not symmetric: give A + A', or A A'")
         root_of(value, block.label)
@@ -87,8 +97,7 @@ def root_of(matrix: Tensor, label: str) -> Tensor:
 
 def _equal(a: Tensor, b: Tensor) -> bool:
     """Whether two blocks agree up to rounding."""
-    a, b = torch.broadcast_tensors(a, b)
-    return bool(((a - b).abs() <= _rounding(a) * torch.maximum(a.abs(), b.abs()).max()).all())
+    return bool((a - b).abs().max() <= _rounding(a) * torch.maximum(a.abs(), b.abs()).max())
 
 
 def _rounding(x: Tensor) -> float:

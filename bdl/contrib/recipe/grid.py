@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,27 +14,23 @@ from bdl.contrib.recipe.blocks import MatrixBlock, StateVariable
 from bdl.errors import ConfigError
 
 
-def blocks_of(matrix: Any, what: str, variables: list[StateVariable]) -> list[MatrixBlock]:
-    """The blocks of D (`what` = "D") or Q on and above the diagonal that are not zero.
+def blocks_of(matrix: Any, what: str, variables: Sequence[StateVariable]) -> Iterator[MatrixBlock]:
+    """The blocks of D (`what` = "D") or Q that are not zero, with those that follow by symmetry.
 
     matrix: one block where θ is the only variable, else rows of blocks in the order of the variables.
     """
-    return list(_blocks(_grid(_listed(matrix), what, variables), what, variables))
-
-
-def _blocks(grid: list[list[Any]], what: str, variables: list[StateVariable]) -> Iterator[MatrixBlock]:
-    sign = 1 if what == "D" else -1
+    grid = _grid(_listed(matrix), what, variables)
     for i, row in enumerate(variables):
-        for j, column in enumerate(variables[i:], i):
-            label = f"{what}[{row.name}, {column.name}]"
-            upper, lower = _given(grid[i][j], label), _given(grid[j][i], label)
-            if upper is None and lower is not None and i != j:
-                yield MatrixBlock(f"{what}[{column.name}, {row.name}]", column, row, lower, sign)
-            elif (upper is None or _is_zero(upper)) and (i == j or lower is None or _is_zero(lower)):
+        for j, column in enumerate(variables):
+            block = _block(grid[i][j], what, row, column)
+            mirror = _block(grid[j][i], what, column, row) if i != j else None
+            if all(b is None or isinstance(b.given, float) and b.given == 0 for b in (block, mirror)):
                 continue
+            if block is None:
+                assert mirror is not None
+                yield mirror.transposed()
             else:
-                assert upper is not None
-                yield MatrixBlock(label, row, column, upper, sign, None if i == j else lower)
+                yield replace(block, mirror=mirror if i < j else None)
 
 
 def _listed(value: Any) -> Any:
@@ -41,7 +38,7 @@ def _listed(value: Any) -> Any:
     return [_listed(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def _grid(matrix: Any, what: str, variables: list[StateVariable]) -> list[list[Any]]:
+def _grid(matrix: Any, what: str, variables: Sequence[StateVariable]) -> list[list[Any]]:
     n = len(variables)
     if n == 1:
         return [[matrix]]
@@ -53,18 +50,17 @@ def _grid(matrix: Any, what: str, variables: list[StateVariable]) -> list[list[A
     return matrix
 
 
-def _given(value: Any, label: str) -> Any:
-    """A block as the user wrote it: None, a float, a tensor in double precision or a function."""
-    if value is None or callable(value) and not isinstance(value, Tensor):
-        return value
+def _block(value: Any, what: str, row: StateVariable, column: StateVariable) -> MatrixBlock | None:
+    """What a user wrote at a place: None, or a block of a float, a tensor in double precision or a function."""
+    label, in_D = f"{what}[{row.name}, {column.name}]", what == "D"
+    if value is None:
+        return None
+    if callable(value) and not isinstance(value, Tensor):
+        return MatrixBlock(label, row, column, value, in_D)
     try:
         number = torch.as_tensor(math.nan if isinstance(value, bool | str) else value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         number = torch.tensor(math.nan)
     if not bool(number.isfinite().all()):
         raise ConfigError(f"{label} must be finite numbers or a function of the state, got {value!r}")
-    return number.item() if number.ndim == 0 else number
-
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, float) and value == 0
+    return MatrixBlock(label, row, column, number.item() if number.ndim == 0 else number, in_D)

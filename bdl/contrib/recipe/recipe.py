@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from bdl.contrib.recipe.blocks import StateVariable, Variables, in_rows
-from bdl.contrib.recipe.checks import check_block, check_grid, check_subtraction, root_of
+from bdl.contrib.recipe.blocks import State, StateVariable, Value, Variables, is_matrix, times
+from bdl.contrib.recipe.checks import (
+    check_block,
+    check_constants,
+    check_grid,
+    check_subtraction,
+    root_of,
+    state_of_constants,
+)
 from bdl.contrib.recipe.grid import blocks_of
 from bdl.contrib.recipe.matrices import RecipeMatrices
 from bdl.errors import ConfigError
@@ -82,14 +89,17 @@ class Recipe(Subtracting):
         check_grid(variables, blocks)
         if self.grad_var is not None:
             check_subtraction(blocks)
+        matrices = RecipeMatrices(variables, blocks)
+        if matrices.joint and all(b.constant for b in blocks if b.in_D):
+            matrices.root_of_D(state_of_constants(variables, blocks))  # raises unless D is semidefinite
         fields = [(v.name, Tensor) for v in variables]
-        object.__setattr__(self, "_matrices", RecipeMatrices(variables, blocks))
-        self._matrices.check_joint()
+        object.__setattr__(self, "_matrices", matrices)
         object.__setattr__(self, "_state", make_dataclass("RecipeState", [*fields, ("steps", int)]))
 
     def __str__(self) -> str:
-        names = ", ".join(v.name for v in self._matrices.variables)
-        return f"Recipe({', '.join(b.label for b in self._matrices.blocks)}; state {names}){self.subtraction()}"
+        names = [v.name for v in self._matrices.variables]
+        above = [b for b in self._matrices.blocks if names.index(b.row.name) <= names.index(b.column.name)]
+        return f"Recipe({', '.join(b.label for b in above)}; state {', '.join(names)}){self.subtraction()}"
 
     @property
     def caveat(self) -> str | None:
@@ -112,10 +122,7 @@ class Recipe(Subtracting):
         return sum(d if v.vector else 1 for v in self._matrices.noisy)
 
     def init(self, theta: Tensor) -> Any:
-        for block in self._matrices.blocks:
-            for constant in (block.given, block.mirror):
-                if isinstance(constant, Tensor):
-                    block.check_shape(constant, theta.shape[-1])
+        check_constants(self._matrices.blocks, theta.shape[-1])
         vectors = [torch.zeros_like(theta) for _ in self.vectors]
         scalars = [theta.new_full(theta.shape[:-1], float(value)) for value in self.scalars.values()]
         return self._state(theta, *vectors, *scalars, steps=0)
@@ -123,15 +130,15 @@ class Recipe(Subtracting):
     def step(
         self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
     ) -> Any:
-        now = self._values(s)
+        now, matrices = self._values(s), self._matrices
         if s.steps % CHECK_EVERY == 0:
-            for block in self._matrices.blocks:
-                if not block.constant or callable(block.mirror):
+            for block in matrices.blocks:
+                if not block.constant:
                     check_block(block, now)
         s.steps += 1
-        noise = self._matrices.split_noise(now, z)
-        for v in [*self._matrices.variables[1:], self._matrices.variables[0]]:
-            self._move(v, now, g, lr if v.vector else _column(lr), tau if v.vector else _column(tau), noise, extra)
+        g, noise = g.reshape(now["theta"].shape), matrices.split_noise(now, z.reshape(-1, z.shape[-1]))
+        for v in [*matrices.variables[1:], matrices.variables[0]]:
+            self._move(v, now, g, lr, tau, noise.get(v.name), extra)
         return s
 
     def noise_ratio(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
@@ -139,7 +146,9 @@ class Recipe(Subtracting):
 
         Where D is a matrix, the diagonal of D⁻¹ M V M' lr / (2 tau). NaN where no noise is injected into vectors.
         """
-        return lr / (2 * tau) * self._matrices.batch_share(self._values(s), grad_var)
+        now = self._values(s)
+        share = self._matrices.batch_share(now, grad_var.expand_as(s.theta).reshape(now["theta"].shape))
+        return lr / (2 * tau) * share.view(s.theta.shape)
 
     def kinetic_tau(self, s: Any, lr: Scalar) -> Tensor:
         """(...,) mean of r ∂H/∂r over the vectors other than θ, whose expectation is tau as lr -> 0; NaN without."""
@@ -147,7 +156,8 @@ class Recipe(Subtracting):
             return super().kinetic_tau(s, lr)
         now = self._values(s)
         slopes = self._slopes_of_H(now)
-        return torch.stack([(now[name] * slopes[name]).mean(-1) for name in self.vectors]).mean(0)
+        each = torch.stack([(now[name] * slopes[name]).mean(-1) for name in self.vectors])
+        return each.mean(0).view(s.theta.shape[:-1])
 
     def describe_noise(self, s: Any, lr: Scalar, tau: Scalar) -> str:
         now = self._values(s)
@@ -159,66 +169,66 @@ class Recipe(Subtracting):
         unseen = "; T_eff below does not know what scalars absorb of batch noise" if self.scalars else ""
         return f"injected noise, per step and coordinate: {stds}{unseen}"
 
-    # ---- one variable of a step ----
-
     def _move(
-        self, v: StateVariable, now: dict[str, Tensor], g: Tensor, lr: Scalar, tau: Scalar,
-        noise: Mapping[str, Tensor], extra: dict[str, Tensor] | None,
+        self, v: StateVariable, now: State, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor | None,
+        extra: dict[str, Tensor] | None,
     ) -> None:  # fmt: skip
         """Move one variable in place. All that depends on it is computed before it moves."""
-        x, terms, gammas = now[v.name], [], []
+        x = _columns(now[v.name])
         slopes = self._slopes_of_H(now) | {"theta": g}
-        for block, transposed, other in self._matrices.rows[v.name]:
-            b, gamma = block.at_with_divergence(now, transposed)
-            sign = block.sign if transposed else 1
-            terms.append((sign, block, b, transposed, other))
-            gammas += [] if gamma is None else [(sign, gamma)]
-        diffusion = next((b for _, block, b, _, _ in terms if block.diagonal and block.sign == 1), None)
-        from_batches = self._subtracted(v, terms, lr, noise, extra)
-        own_first = sorted(terms, key=lambda term: term[4] != v.name)  # the variable's own ∇H may be x, which moves
-        for sign, block, b, transposed, other in own_first:
-            if b.rank == 2 or block.row.vector != block.column.vector:
-                add_(x, -sign * lr, block.times(b, slopes[other], transposed))
-            else:
-                add_(x, -sign * lr * b.value, slopes[other])
-        for sign, gamma in gammas:
-            add_(x, sign * lr * tau, gamma)
-        if v.name in noise:
-            z = noise[v.name]
-            if self._matrices.joint or diffusion is None:  # z has its root of D already
-                inject_(x, 2 * lr * tau, z)
-            elif diffusion.rank == 2:
-                inject_(x, 2 * lr * tau, (root_of(diffusion.value, "D") @ z.unsqueeze(-1)).squeeze(-1))
-            else:
-                inject_(x, 2 * lr * tau * diffusion.value, z, from_batches)
+        moves, corrections, through, diffusion = [], [], [], 0.0
+        for block in self._matrices.rows[v.name]:
+            h = slopes[block.column.name]
+            b, gamma = block.at_with_divergence(now)
+            moves.append((-lr, times(b, h)) if is_matrix(b) else (-lr * b, h))
+            if gamma is not None:
+                corrections.append((lr * tau, gamma))
+            if block.column.name == "theta":
+                through.append(b)
+            if block.diagonal and block.in_D:
+                diffusion = b
+        from_batches = self._subtracted(through, lr, g, extra)
+        for c, y in [*moves, *corrections]:
+            add_(x, c, y)
+        if z is None:
+            return
+        if self._matrices.joint:
+            inject_(x, 2 * lr * tau, z)  # z has its root of D already
+        elif is_matrix(diffusion):
+            inject_(x, 2 * lr * tau, times(root_of(diffusion, "D"), z))
+        else:
+            inject_(x, 2 * lr * tau * diffusion, z, from_batches)
 
-    def _slopes_of_H(self, now: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The gradient of H by the name of each variable other than θ."""
+    def _slopes_of_H(self, now: State) -> dict[str, Tensor]:
+        """The gradient of H (C, n) by the name of each variable other than θ."""
         d = now["theta"].shape[-1]
         others = {v.name: now[v.name] for v in self._matrices.variables[1:]}
         if self.H is None or not others:
-            return {name: value if name in self.vectors else d * value for name, value in others.items()}
+            return {name: x if name in self.vectors else d * _columns(x) for name, x in others.items()}
         energy = self.H
-        slopes = vmap(grad(lambda one: energy(Variables(one))))(in_rows(others, now["theta"]))
-        return {name: slopes[name].reshape(value.shape) for name, value in others.items()}
+        slopes = vmap(grad(lambda one: energy(Variables(one))))(others)
+        return {name: _columns(slope) for name, slope in slopes.items()}
 
     def _subtracted(
-        self, v: StateVariable, terms: list[Any], lr: Scalar, noise: Mapping[str, Tensor], extra: Any
+        self, through: list[Value], lr: Scalar, like: Tensor, extra: dict[str, Tensor] | None
     ) -> Tensor | None:
-        """(..., d) or () variance of lr M g that batches bring, where it is subtracted from the noise of v."""
-        through = [(sign, b) for sign, _, b, _, other in terms if other == "theta"]
+        """(C, d) or () variance of lr M g that batches bring, where it is subtracted from the noise of a variable.
+
+        through: the blocks whose sum is M, the block of D + Q between the variable and θ.
+        """
         if self.grad_var is None or not through:
             return None
-        if any(b.rank == 2 for _, b in through):
+        if any(is_matrix(b) for b in through):
             raise ConfigError("grad_var needs batch noise to pass through diagonals of D and Q: leave grad_var None")
-        m = sum(sign * b.value for sign, b in through)
-        variance = self.from_batches(lr, noise[v.name], extra)
-        return None if variance is None else variance * m**2
+        variance = self.from_batches(lr, like, extra)
+        return None if variance is None else variance * sum(through) ** 2
 
-    def _values(self, s: Any) -> dict[str, Tensor]:
-        return {v.name: getattr(s, v.name) for v in self._matrices.variables}
+    def _values(self, s: Any) -> State:
+        """Views of the variables of a state: vectors as (C, d), scalars as (C,)."""
+        d = s.theta.shape[-1]
+        return {v.name: getattr(s, v.name).view((-1, d) if v.vector else -1) for v in self._matrices.variables}
 
 
-def _column(value: Scalar) -> Scalar:
-    """(C, 1) -> (C,), for scalars; floats stay."""
-    return value.squeeze(-1) if isinstance(value, Tensor) and value.ndim else value
+def _columns(x: Tensor) -> Tensor:
+    """(C, d) of a vector as it is, and (C, 1) of a scalar (C,)."""
+    return x if x.ndim == 2 else x.unsqueeze(-1)
