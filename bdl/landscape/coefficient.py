@@ -19,7 +19,8 @@ from bdl.landscape.estimate import CoefficientEstimate
 from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import BAOAB
-from bdl.samplers.priors import Gaussian, Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.independent import Gaussian
 from bdl.tune.batch import choose_batch
 from bdl.tune.step import heat_of, measure_noise, warm_up
 from bdl.tune.trial import Items, Problem, Trial

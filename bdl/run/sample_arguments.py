@@ -11,13 +11,13 @@ import lightning as L
 from bdl.errors import ConfigError, check_whole, did_you_mean
 from bdl.frozen import FrozenMode, Only
 from bdl.lightning.callbacks import Schedule
-from bdl.samplers.blocks import Blocks
 from bdl.samplers.clipping import Clip
 from bdl.samplers.control import ControlVariate
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.blocks import Blocks
 from bdl.samplers.sampler import Sampler
 from bdl.samplers.weighting.base import Weighting
 from bdl.schedules import Keep

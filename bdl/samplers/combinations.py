@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bdl.errors import ConfigError
-from bdl.samplers.blocks import Block
 from bdl.samplers.clipping import Clip
 from bdl.samplers.control import ControlVariate
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.exchange import Exchange
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.blocks import Block
 from bdl.samplers.weighting.base import AUTO, Weighting
 
 

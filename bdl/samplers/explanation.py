@@ -12,8 +12,8 @@ from torch import Tensor
 from bdl.display import Shown
 from bdl.identity import identity
 from bdl.samplers.dynamics.base import mean
+from bdl.samplers.priors.scales import runs_of
 from bdl.samplers.readings import Readings
-from bdl.samplers.scales import runs_of
 from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.base import Weighting
 

@@ -58,14 +58,14 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: L
         potential.add_prior_and_clip(e, compiled)  # e.g is the gradient of U/N
     if sampler.replicas is not None:
         sampler.replicas.swap(chain, potential, batch_noise, now, launch)
-    multiplier = sampler.reweighting.weigh(e.g, e.energy, potential, now, launch, scales=not at_once)  # (..., 1)
+    multiplier = sampler.reweighting.weigh(e.g, e.energy, potential, now, launch)  # (..., 1)
     chain.measure(chain.theta, e.g, e.idle, potential.num_data, potential.prior.offset)
     lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
     chain.entropy = dynamics.entropy(chain.state)
     alone = potential.idle.values(e.idle)
     if compiled is not None:
         chain.injects(now.temperature)  # compiled code makes the noise itself
-        compiled.step(lr, tau, at_once, multiplier if at_once else None)  # type: ignore[arg-type]
+        compiled.step(lr, tau, at_once)  # type: ignore[arg-type]
         chain.advance(chain.state)
     else:
         z = chain.draw(now.temperature)
@@ -77,7 +77,7 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: L
 def nobody_reads_gradient(sampler: Readings, e: Evaluation) -> bool:
     """Whether no more than the dynamics reads the gradient of U/N in this step: compiled code then makes it."""
     watched = e.idle or sampler.chain.measures_next or sampler.replicas is not None
-    return not (watched or sampler.potential.clip is not None)
+    return not (watched or sampler.potential.clip is not None or sampler.reweighting.weighting.needs_energy)
 
 
 def gather_extra(sampler: Readings, multiplier: Tensor | None) -> tuple[dict[str, Tensor], ...]:

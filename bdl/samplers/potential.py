@@ -15,12 +15,12 @@ from bdl.devices import widest
 from bdl.errors import ConfigError, DivergedError
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
-from bdl.samplers.compiled import CompiledUpdate
+from bdl.samplers.compiled.update import CompiledUpdate
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.idle import IdleParameters
-from bdl.samplers.learned_precision import restore
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.learned import restore
 from bdl.samplers.resume import Saved
 
 Closure = Callable[[], Tensor]

@@ -13,8 +13,8 @@ from bdl.devices import moved
 from bdl.samplers.batch_gradient import BatchGradient
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
-from bdl.samplers.compiled import CompiledUpdate
-from bdl.samplers.compiled_microcanonical import CompiledMCLMC
+from bdl.samplers.compiled.microcanonical import CompiledMCLMC
+from bdl.samplers.compiled.update import CompiledUpdate
 from bdl.samplers.control import ControlVariate
 from bdl.samplers.divergence import Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition

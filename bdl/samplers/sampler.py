@@ -11,7 +11,6 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.frozen import FrozenMode, Only
-from bdl.samplers import blocks as block
 from bdl.samplers import parallel
 from bdl.samplers.batch_gradient import BatchGradient
 from bdl.samplers.batch_noise import BatchNoise, stride_of
@@ -19,8 +18,8 @@ from bdl.samplers.buffer import checked, refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain, Host
 from bdl.samplers.clipping import Clip
 from bdl.samplers.combinations import refuse_combinations, refuse_control, refuse_factors, refuse_learned, refuse_types
-from bdl.samplers.compiled import CompiledUpdate
-from bdl.samplers.compiled_microcanonical import CompiledMCLMC
+from bdl.samplers.compiled.microcanonical import CompiledMCLMC
+from bdl.samplers.compiled.update import CompiledUpdate
 from bdl.samplers.control import ControlledGradient, Given, control_of
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
@@ -29,7 +28,9 @@ from bdl.samplers.explanation import Explained
 from bdl.samplers.hosted import Hosted
 from bdl.samplers.moves import by_closure, full_batch_move, gradient_move
 from bdl.samplers.potential import Closure, Gradient, Idle, Launch, Potential
-from bdl.samplers.priors import Gaussian, Prior
+from bdl.samplers.priors import blocks as block
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.independent import Gaussian
 from bdl.samplers.resume import Saved, check_saved, to_save
 from bdl.samplers.settings import StepSettings, check_numbers
 from bdl.samplers.walk import Walk, walk

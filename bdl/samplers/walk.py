@@ -66,8 +66,8 @@ def walk(sampler: Readings, gradients: Walk, settings: Sequence[StepSettings]) -
     losses = chain.theta.new_empty(steps, chain.chains or 1)
     read = {k: torch.empty_like(chain.g) for k in range(steps) if sampler.batch_noise.reads(chain.steps + k)}
     seen = (ctypes.c_void_p * steps)(*(read[k].data_ptr() if k in read else None for k in range(steps)))
-    held = compiled.prepare([(now.lr, now.temperature / sampler.num_data) for now in settings], losses, seen)  # type: ignore[misc]
-    made = 0 if held is None else gradients(chain.g_views, losses, compiled.after, compiled.address)
+    knows = compiled.prepare([(now.lr, now.temperature / sampler.num_data) for now in settings], losses, seen)  # type: ignore[misc]
+    made = 0 if not knows else gradients(chain.g_views, losses, compiled.after, compiled.address)
     report(sampler, settings[:made], losses, read)
     return made
 
@@ -78,9 +78,8 @@ def walk_kernel(sampler: Readings, gradients: Walk, settings: Sequence[StepSetti
     if chain.stray.has_moved(chain.theta) or not bool(torch.isfinite(chain.state.potential).all()):
         return 0
     losses = chain.theta.new_empty(len(settings) * kernel.stages, chain.chains or 1)
-    held = kernel.prepare([(now.lr, now.temperature / sampler.num_data) for now in settings], losses)  # type: ignore[misc]
+    kernel.prepare([(now.lr, now.temperature / sampler.num_data) for now in settings], losses)  # type: ignore[misc]
     made = gradients(chain.g_views, losses, kernel.after, kernel.address) // kernel.stages
-    del held
     if made < len(settings):
         kernel.put_back()
     if made:

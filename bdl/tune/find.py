@@ -17,7 +17,8 @@ from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
-from bdl.samplers.priors import Gaussian, Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.independent import Gaussian
 from bdl.samplers.weighting.base import AUTO, Flat, Weighting
 from bdl.seeding import derive_seed
 from bdl.tune.burn_in import MOST, MOVES, movement

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
 from bdl.samplers.weighting.base import Flat
 from bdl.tune.burn_in import choose_burn_in, mean_trace
 from bdl.tune.choice import Choice

@@ -8,7 +8,7 @@ from typing import Any
 
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.tune.batch import choose_batch
 from bdl.tune.choice import Choice

@@ -20,7 +20,7 @@ from bdl.errors import DivergedError
 from bdl.likelihoods import Likelihood, Loss
 from bdl.samplers.batch_noise import left_by_a_pass
 from bdl.samplers.dynamics.base import Transition
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
 from bdl.samplers.sampler import Sampler
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.seeding import derive_seed

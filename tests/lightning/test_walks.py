@@ -14,9 +14,9 @@ from test_blocks import STEPS, Case, EveryBatch, Run, assert_equal, assert_equal
 import bdl
 from bdl import native
 from bdl.samplers import sampler as shell
-from bdl.samplers.compiled import SOURCE
+from bdl.samplers.compiled.update import CompiledUpdate
 
-pytestmark = pytest.mark.skipif(native.load(SOURCE) is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(native.load(CompiledUpdate.source) is None, reason="no C compiler")
 
 CASES = {
     "sgd": Case(sampler={"dynamics": bdl.SGD(0.8), "temperature": 0.0}),

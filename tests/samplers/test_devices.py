@@ -18,7 +18,8 @@ import bdl
 from bdl.engine.graphs import Graphs
 from bdl.engine.mlp_gradient import MLPGradient
 from bdl.samplers import chain
-from bdl.samplers.priors import Prior, ScaleMixture
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.independent import ScaleMixture
 
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 C, CUDA = 4, torch.device("cuda:0")

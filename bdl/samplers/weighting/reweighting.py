@@ -75,11 +75,10 @@ class Reweighting(Saved):
         potential: Potential,
         now: StepSettings,
         launch: Launch | None = None,
-        scales: bool = True,
     ) -> Tensor | None:
         """Multiply g (..., d) in place by the multiplier (..., 1) and return it; psi learns from the energy (C,).
 
-        launch: runs the kernels together, once the bins are known. scales: False leaves g as it is.
+        launch: runs the kernels together, once the bins are known.
         """
         if energy is None or not self.weighting.needs_energy:
             return None
@@ -90,8 +89,7 @@ class Reweighting(Saved):
                 return self._weigh_recorded(h, g, self.energy, now, launch)
         self._weigh_and_learn(lean(self.energy), now)
         multiplier = self.multiplier.to(g.dtype).view(*g.shape[:-1], 1)
-        if scales:
-            g.mul_(multiplier)
+        g.mul_(multiplier)
         return multiplier
 
     def _weigh_recorded(self, h: Histogram, g: Tensor, u: Tensor, now: StepSettings, launch: Launch) -> Tensor:

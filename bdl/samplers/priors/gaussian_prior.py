@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from bdl.errors import BdlWarning, ConfigError
-from bdl.samplers.priors import Prior
-from bdl.samplers.scales import Shapes
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.scales import Shapes
 
 LEAST = 0.05  # share of a coordinate's variance that stays its own, beside what the factors explain
 APART = 9.0  # variance of the chains' means over that within chains: three standard deviations

@@ -1,8 +1,8 @@
 """Priors over flat parameters `(..., d)`: their energy -log p(θ) in nats, constants dropped, and its gradient.
 
-A scale is one number, a list with one number per parameter tensor, or a name, see `bdl.samplers.scales`. A mean is one
-number, a mapping from the names of parameters to tensors or numbers, or "start": the weights where the chains begin,
-which all chains must share, because a posterior has one prior.
+A scale is one number, a list with one number per parameter tensor, or a name, see `scales`. A mean is one number, a
+mapping from the names of parameters to tensors or numbers, or "start": the weights where the chains begin, which all
+chains must share, because a posterior has one prior.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError, check_positive
-from bdl.samplers.centres import check_mean, describe, offset
-from bdl.samplers.learned_precision import LEARNED, Learned, LearnedGaussian
-from bdl.samplers.prior import Centred, Prior, centre
-from bdl.samplers.scales import Shapes, bound, check_scale, in_type_of, sum_log, words
+from bdl.samplers.priors.base import Centred, Prior, centre
+from bdl.samplers.priors.centres import check_mean, describe, offset
+from bdl.samplers.priors.learned import LEARNED, Learned, LearnedGaussian
+from bdl.samplers.priors.scales import Shapes, bound, check_scale, in_type_of, sum_log, words
 
 
 @dataclass(frozen=True)

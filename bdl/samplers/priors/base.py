@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from bdl.identity import identity
-from bdl.samplers.centres import START, centre_of, fingerprint, offset
-from bdl.samplers.scales import Shapes, runs_of
+from bdl.samplers.priors.centres import START, centre_of, fingerprint, offset
+from bdl.samplers.priors.scales import Shapes, runs_of
 
 Scalar = float | Tensor
 
@@ -54,7 +54,7 @@ class Prior(ABC):
 
     @property
     def learns(self) -> bool:
-        """Whether a part of it is drawn inside the run, see `bdl.samplers.learned_precision`."""
+        """Whether a part of it is drawn inside the run, see `bdl.samplers.priors.learned`."""
         return False
 
     def learned(self) -> list[Tensor]:
