@@ -168,12 +168,13 @@ class Replicas(Saved):
         batch_noise: BatchNoise,
         now: StepSettings,
         launch: Launch | None = None,
+        exact: bool = False,
     ) -> None:
         """Swap states between neighbours, if it is time. Chains keep their T and what they have learnt at it.
 
-        launch: runs the kernels together.
+        launch: runs the kernels together. exact: the energies are those of all the data.
         """
-        energy, exact = potential.energy, chain.dynamics.full_batch
+        energy = potential.energy
         if energy is None:
             raise ConfigError("replica exchange needs the energy of every step: call step(closure)")
         follows, due = self._counts(energy), now.samples and not (chain.steps + 1) % self.exchange.every

@@ -53,7 +53,7 @@ class Chains:
     @property
     def takes(self) -> bool:
         now = self.sampler.settings()
-        return self.sampler.compiled.takes(self.sampler.prior, N, now.lr, now.temperature)
+        return self.sampler.moves.compiled.takes(self.sampler.prior, N, now.lr, now.temperature)
 
     def state(self) -> list[torch.Tensor]:
         return self.sampler.chain.tensors()
@@ -200,7 +200,7 @@ def test_other_settings_are_left_to_torch(change):
 def test_double_precision_other_priors_and_large_chains_are_left_to_torch(monkeypatch):
     theta = torch.zeros(CHAINS, 5, dtype=torch.float64, requires_grad=True)
     sampler = bdl.Sampler([theta], bdl.SGHMC(), num_data=N, lr=0.1, chains=CHAINS)
-    assert not sampler.compiled.takes(sampler.prior, N, 0.1, 1.0)
+    assert not sampler.moves.compiled.takes(sampler.prior, N, 0.1, 1.0)
     assert not Chains(bdl.SGHMC(), True, bdl.Laplace(1.0)).takes
     monkeypatch.setattr(steps, "MOST", CHAINS * D - 1)
     assert not Chains(bdl.SGHMC(), True).takes

@@ -141,7 +141,7 @@ def test_a_machine_without_a_compiler_samples_the_same_to_rounding(dynamics, mon
     monkeypatch.setattr(noise, "_library", lambda: None)
     monkeypatch.setattr(compiled, "library_of", lambda kind: None)
     theirs = sampler(dynamics=dynamics)
-    assert not theirs.compiled.takes(theirs.prior, 1, 0.1, 1.0)
+    assert not theirs.moves.compiled.takes(theirs.prior, 1, 0.1, 1.0)
     assert torch.allclose(ours, steps(theirs, 20), rtol=0, atol=20 * 20 * EPS * float(ours.abs().max()))
 
 

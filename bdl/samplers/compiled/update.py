@@ -50,6 +50,9 @@ class CompiledUpdate(CompiledSteps):
         plain = set(vars(chain.state)) == {"theta", *self._names}
         self.form = form_of(chain.dynamics) if plain else None
         self._known: dict[tuple[float, float], tuple[float, ...]] = {}
+        self.at_once = (
+            False  # whether the step adds the prior on its way, because nobody else reads the gradient of U/N
+        )
         self._last: tuple[float, float] | None = None  # lr and tau of the numbers to which the fields point
 
     def knows_chain(self) -> bool:
@@ -61,20 +64,24 @@ class CompiledUpdate(CompiledSteps):
     def takes(self, prior: Prior, num_data: int, lr: Scalar, temperature: Scalar) -> bool:
         return super().takes(prior, num_data, lr, temperature) and self._knows([(lr, temperature / num_data)])  # type: ignore[list-item]
 
-    def add_prior(self) -> None:
-        """Make chain.g, the gradient of the mean loss, that of U/N."""
-        self.library.bdl_update_prior(self.address)
+    def add_prior(self, g: Tensor) -> None:
+        """Make g, which is chain.g, the gradient of U/N; `at_once` leaves that to the step, and g as it is."""
+        if not self.at_once:
+            self.library.bdl_update_prior(self.address)
 
-    def step(self, lr: float, tau: float, adds_prior: bool) -> None:
-        """One step from chain.g, with its noise.
+    def noise(self, temperature: Scalar) -> Tensor:
+        """z, without the noise, which the step makes where it uses it."""
+        self.chain.injects(temperature)
+        return self.chain.z
 
-        adds_prior: whether chain.g is the gradient of the mean loss, and stays it.
-        """
+    def step(self, s: Any, g: Tensor, lr: Any, tau: Any, z: Tensor) -> Any:
+        """The state of the chain, s, after one step from g, which is chain.g."""
         if self._last != (lr, tau):
             self._last = (lr, tau)
             self.hold(doubles(self._known[lr, tau]))
         self.fields.step = self.chain.steps
-        self.library.bdl_update_step(self.address, adds_prior)
+        self.library.bdl_update_step(self.address, self.at_once)
+        return s
 
     def prepare(self, settings: Sequence[tuple[float, float]], losses: Tensor, seen: Any) -> bool:
         """Point to what the steps of a walk need. False where compiled code does not make one of the steps.
