@@ -43,11 +43,11 @@ from .run.in_python import Report, report, sample
 from .run.predict import predict_table
 from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.control import ControlVariate
-from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
+from .samplers.dynamics.base import Dynamics, FullBatch, Kinetic, Position, Thermostatted
 from .samplers.dynamics.covariance_controlled import CCHMC
 from .samplers.dynamics.isokinetic import SMILE
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGLRW
-from .samplers.dynamics.metropolis import HMC, MALA, Metropolis
+from .samplers.dynamics.metropolis import HMC, MALA, AcceptReject, Metropolis
 from .samplers.dynamics.microcanonical import MCLMC
 from .samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
 from .samplers.dynamics.recipe import Recipe

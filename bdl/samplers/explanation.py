@@ -18,7 +18,7 @@ from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.reweighting import Reweighting
 
 
-@dataclass
+@dataclass(eq=False)
 class Explanation:
     """Reads the pieces of a sampler. control: how it estimates gradients, None for those of batches as they are."""
 

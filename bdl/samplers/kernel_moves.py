@@ -5,21 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from bdl.devices import widest
 from bdl.errors import ConfigError
-from bdl.samplers.batch_noise import BatchNoise
-from bdl.samplers.chain import Chain
 from bdl.samplers.compiled.microcanonical import CompiledMCLMC
 from bdl.samplers.divergence import refuse
 from bdl.samplers.dynamics.metropolis import Metropolis
-from bdl.samplers.exchange import Replicas
 from bdl.samplers.moves import Moves, Walk
-from bdl.samplers.potential import BoundGradient, Closure, Potential
+from bdl.samplers.potential import BoundGradient, Closure
 from bdl.samplers.settings import StepSettings
 
 RECHECK = 100  # steps between checks that one θ always has the same energy
@@ -30,13 +28,14 @@ ROUNDING = 1e-4  # relative difference that summation in another order may make 
 AtTheta = Callable[[], tuple[Tensor, Sequence[int]]]
 
 
+@dataclass(eq=False)
 class KernelMoves(Moves):
     """The steps of a `FullBatch` kernel."""
 
-    def __init__(self, chain: Chain, potential: Potential, batch_noise: BatchNoise, replicas: Replicas | None):
-        super().__init__(chain, potential, batch_noise, replicas)
-        self.compiled: CompiledMCLMC = CompiledMCLMC(chain)
-        self.kernel: Any = chain.dynamics
+    compiled: CompiledMCLMC = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.compiled, self.kernel = CompiledMCLMC(self.chain), cast(Any, self.chain.dynamics)
 
     def step(self, closure: Closure | None, loss: Tensor | None, now: StepSettings, measure: bool) -> Tensor:
         return self.move(self._by_closure(closure), now)

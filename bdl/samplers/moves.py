@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,16 +38,19 @@ REMEDIES = {
 }
 
 
+@dataclass(eq=False)
 class Moves(ABC):
     """The steps of a chain: one by one, or many in one call of compiled code, which is a walk.
 
     A step of a walk is the one that is made by itself in compiled code, to the bit, noise included.
     """
 
-    compiled: CompiledSteps
+    chain: Chain
+    potential: Potential
+    batch_noise: BatchNoise
+    replicas: Replicas | None
 
-    def __init__(self, chain: Chain, potential: Potential, batch_noise: BatchNoise, replicas: Replicas | None):
-        self.chain, self.potential, self.batch_noise, self.replicas = chain, potential, batch_noise, replicas
+    compiled: CompiledSteps = field(init=False)  # says which steps it `takes`
 
     def loss(self, closure: Closure | None) -> Tensor | None:
         """What has to be known of the batch before `step`: the loss of a closure that is called once."""
@@ -88,6 +92,7 @@ class Moves(ABC):
         return [(now.lr, now.temperature / self.potential.num_data) for now in settings]  # type: ignore[misc]
 
 
+@dataclass(eq=False)
 class GradientMoves(Moves):
     """The steps of a `Dynamics`. extras: functions by name that return what it needs besides a gradient.
 
@@ -95,20 +100,14 @@ class GradientMoves(Moves):
     and the watch over energies its losses. A walk ends before a step that is not finite; made by itself it says why.
     """
 
-    def __init__(
-        self,
-        chain: Chain,
-        potential: Potential,
-        batch_noise: BatchNoise,
-        replicas: Replicas | None,
-        reweighting: Reweighting,
-        evaluation: BatchGradient,
-        extras: Mapping[str, Callable[[], Tensor]],
-    ):
-        super().__init__(chain, potential, batch_noise, replicas)
-        self.reweighting, self.evaluation, self.extras = reweighting, evaluation, extras
-        self.compiled: CompiledUpdate = CompiledUpdate(chain)
-        self.python = PythonUpdate(chain, potential)
+    reweighting: Reweighting
+    evaluation: BatchGradient
+    extras: Mapping[str, Callable[[], Tensor]]
+
+    compiled: CompiledUpdate = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.compiled, self.python = CompiledUpdate(self.chain), PythonUpdate(self.chain, self.potential)
 
     def loss(self, closure: Closure | None) -> Tensor | None:
         return self.evaluation.loss(closure)
@@ -216,11 +215,12 @@ class GradientMoves(Moves):
         return value * (multiplier.unsqueeze(-1) if name == "noise_draws" else multiplier)
 
 
+@dataclass(eq=False)
 class PythonUpdate:
     """The update by the dynamics itself; `CompiledUpdate` has the same three functions."""
 
-    def __init__(self, chain: Chain, potential: Potential):
-        self.chain, self.potential = chain, potential
+    chain: Chain
+    potential: Potential
 
     def add_prior(self, g: Tensor) -> None:
         """Make g (..., d), the gradient of the mean loss, that of U/N."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,11 +17,14 @@ from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.reweighting import Reweighting
 
 
+@dataclass(eq=False)
 class ChainTemperatures:
     """What a sampler measures of the temperature of its chains; () or (C,) each, at the numbers of a step."""
 
-    def __init__(self, chain: Chain, batch_noise: BatchNoise, reweighting: Reweighting, num_data: int):
-        self.chain, self.batch_noise, self.reweighting, self.num_data = chain, batch_noise, reweighting, num_data
+    chain: Chain
+    batch_noise: BatchNoise
+    reweighting: Reweighting
+    num_data: int
 
     def noise_ratio(self, now: StepSettings) -> Tensor:
         """Mean over coordinates of lr Var(g) / (2 a tau), batch noise over injected noise."""

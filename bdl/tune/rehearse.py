@@ -46,7 +46,7 @@ def find_step(search: Search, prior: Prior, heat: float) -> Rehearsed:
     plain, a = rehearsed.lr * search.multiplier, friction.value
     found = (lr, friction, burn_in)
     if batches is None:
-        return Rehearsed(found, step_seconds, *((1.0, 0.0) if search.problem.full_batch else (None, None)))
+        return Rehearsed(found, step_seconds, *((1.0, 0.0) if search.problem.takes_all else (None, None)))
     return Rehearsed(found, step_seconds, 1 + batches.share(plain, a), batches.noise_ratio(plain, a))
 
 

@@ -40,9 +40,8 @@ class Search:
         weights = sum(p[0].numel() for p in problem.stack.parameters() if p.requires_grad)
         batch = choose_batch(problem.num_data, weights)
         size = given.get("batch_size", batch.value)
-        size = problem.num_data if dynamics.full_batch else min(size or problem.num_data, problem.num_data)
-        problem = replace(problem, batch_size=size)
-        tried = dynamics if "lr" in dynamics.tunable or dynamics.full_batch else SGHMC()
+        problem = replace(problem, batch_size=dynamics.batch_of(problem.num_data, size or None))
+        tried = dynamics if dynamics.fits_trials else SGHMC()
         return Search(
             problem, tried, dynamics.tunable, given, steps, trial_steps(problem, steps), batch, dynamics.scale_free
         )

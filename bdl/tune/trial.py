@@ -63,7 +63,8 @@ class Problem:
         return self.temperature / self.num_data
 
     @property
-    def full_batch(self) -> bool:
+    def takes_all(self) -> bool:
+        """Whether each batch holds all the data."""
         return self.batch_size >= self.num_data
 
     @property

@@ -133,10 +133,6 @@ class GaussianPrior(Prior):
             self, names=tuple(names), shapes=tuple(map(tuple, shapes)), mean=mean, variance=variance, factors=factors
         )
 
-    def to(self, like: Tensor) -> GaussianPrior:
-        mean, variance, factors = (t.to(like) for t in (self.mean, self.variance, self.factors))
-        return replace(self, mean=mean, variance=variance, factors=factors)
-
     def offset(self, theta: Tensor) -> Tensor:
         return theta - self.mean.to(theta)
 

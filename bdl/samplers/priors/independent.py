@@ -70,9 +70,6 @@ class Gaussian(Centred):
             return LearnedGaussian.of(self.precision, self.mean, shapes, like)
         return replace(self, precision=bound(self.precision, shapes, like, lambda variance: 1 / variance))
 
-    def to(self, like: Tensor) -> Gaussian:
-        return replace(self, precision=in_type_of(self.precision, like), mean=in_type_of(self.mean, like))
-
     def energy(self, theta: Tensor) -> Tensor:
         x = theta if self.at_zero else offset(theta, self.mean)
         if isinstance(self.precision, int | float):
@@ -116,9 +113,6 @@ class Laplace(Centred):
     def bind(self, shapes: Shapes, like: Tensor) -> Laplace:
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance / 2)))
 
-    def to(self, like: Tensor) -> Laplace:
-        return replace(self, scale=in_type_of(self.scale, like), mean=in_type_of(self.mean, like))
-
     def energy(self, theta: Tensor) -> Tensor:
         return (self.offset(theta).abs() / in_type_of(self.scale, theta)).sum(-1)
 
@@ -152,9 +146,6 @@ class StudentT(Centred):
     def bind(self, shapes: Shapes, like: Tensor) -> StudentT:
         share = (self.df - 2) / self.df if self.df > 2 else 1.0
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance * share)))
-
-    def to(self, like: Tensor) -> StudentT:
-        return replace(self, scale=in_type_of(self.scale, like), mean=in_type_of(self.mean, like))
 
     def energy(self, theta: Tensor) -> Tensor:
         x = theta if self.at_zero else offset(theta, self.mean)

@@ -229,14 +229,6 @@ class Histogram:
         self.left.fill_(1.0)
         self.haste.fill_(1.0)
 
-    def outside(self) -> tuple[float, float]:
-        """Shares of the recent energies below the lowest edge and above the highest; NaN while the pilot runs."""
-        recent = self.window[: min(self.seen, self.pilot)]
-        if self.edges is None or len(recent) == 0:
-            return math.nan, math.nan
-        below, above = recent < self.edges[:, 0], recent > self.edges[:, -1]
-        return below.double().mean().item(), above.double().mean().item()
-
     def all_edges(self) -> Tensor:
         """(R, m + 1) bin edges; NaN while the pilot runs."""
         rows = len(self.psi)
