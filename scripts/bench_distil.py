@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 import bdl
+from bdl.contrib.distillation.command import student_model
+from bdl.contrib.distillation.student import numbers_kept
 from bdl.posterior.outputs import Batches, output_shape
-from bdl.posterior.student import numbers_kept
 from bdl.run.config import plain
-from bdl.run.distil import student_model
 from bdl.run.evaluate import recorded_data
 from bdl.run.machine import device_name
 from bdl.run.section import Section

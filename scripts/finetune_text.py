@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
+from bdl.contrib.language.gpt import GPT
+from bdl.contrib.language.lora import ADAPTERS, lora
 from bdl.data.frame import locate
-from bdl.models.gpt import GPT
-from bdl.models.lora import ADAPTERS, lora
 from bdl.run.machine import device_name
 
 OUT = Path("scripts/results/finetune-text.json")

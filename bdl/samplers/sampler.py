@@ -14,13 +14,12 @@ from bdl.display import Shown
 from bdl.errors import ConfigError
 from bdl.frozen import FrozenMode, Only
 from bdl.samplers import parallel
-from bdl.samplers.batch_gradient import BatchGradient
+from bdl.samplers.batch_gradient import BatchGradient, Given, estimator_of
 from bdl.samplers.batch_noise import BatchNoise, stride_of
 from bdl.samplers.buffer import checked, refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
-from bdl.samplers.combinations import refuse_combinations, refuse_control, refuse_factors, refuse_learned, refuse_types
-from bdl.samplers.control import ControlledGradient, Given, control_of
+from bdl.samplers.combinations import refuse_combinations, refuse_factors, refuse_learned, refuse_types
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
@@ -110,8 +109,7 @@ class Sampler(Shown, torch.optim.Optimizer):
         check_numbers(num_data, chains, lr, temperature)
         refuse_types(prior, weighting, exchange, clip)
         refuse_combinations(dynamics, weighting, exchange, clip, on_divergence, chains)
-        refuse_control(gradient, dynamics, weighting)
-        self.control = control_of(gradient)
+        self.control = estimator_of(gradient, dynamics, weighting)
         super().__init__(checked(params), {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
         self.dynamics, self.weighting, self.exchange, self.clip = dynamics, weighting, exchange, clip
         self.num_data, self.chains, self.seed, self.stack = int(num_data), chains, seed, stack
@@ -135,7 +133,7 @@ class Sampler(Shown, torch.optim.Optimizer):
         self.evaluation = (
             BatchGradient(self.potential)
             if self.control is None
-            else ControlledGradient(self.potential, self.control, self._follow)
+            else self.control.evaluation(self.potential, self._follow)
         )
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
         pieces = self.chain, self.potential, self.batch_noise, self.replicas
