@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bdl.devices import widened, widest
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_choice
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
 from bdl.samplers.held import HeldNumbers
@@ -62,8 +62,7 @@ class Exchange:
             )
         if self.every < 1:
             raise ConfigError(f"every must be at least 1 step, got {self.every}")
-        if self.energy not in ("batch", "full"):
-            raise ConfigError(f'energy must be "batch" or "full", got {self.energy!r}')
+        check_choice("energy", self.energy, ("batch", "full"))
         estimated = self.energy_var == "estimated"
         if not (estimated or isinstance(self.energy_var, int | float) and self.energy_var >= 0):
             raise ConfigError(f'energy_var must be "estimated" or a variance >= 0, got {self.energy_var!r}')
@@ -170,9 +169,7 @@ class Replicas(Saved):
             raise ConfigError("replica exchange needs the energy of every step: call step(closure)")
         follows, due = self.counts(energy), now.samples and not (chain.steps + 1) % self.exchange.every
         judged = potential.full_energy(now.lr) if due and self.exchange.energy == "full" and not exact else energy
-        if self._held is None or not self._held.serves(energy):
-            self._held = HeldNumbers(energy)
-        held = self._held
+        held = self._near(energy)
         seen = held.copy("energy", energy)
         judged = seen if judged is energy else held.copy("full energy", judged)
         weight = held.put("weight", self.weight if follows else 1.0)
@@ -189,13 +186,19 @@ class Replicas(Saved):
             chain.dynamics.after_swap(chain.state, order, chain.g, lr, t)
             return order
 
-        reads = (self.previous, self.square, self.tried, self.done, chain.theta, chain.g, *chain.values())
-        reads = (*reads, *chain.companions)
+        mine = self.previous, self.square, self.tried, self.done
+        reads = (*mine, chain.theta, chain.g, *chain.values(), *chain.companions)
         key = ("exchange", follows, due, due and self.turn, judged is seen, self.count > 0)
         order = work() if launch is None else launch(work, key, reads)
         if order is not None:
             self.pass_turn()
             batch_noise.reorder(order)
+
+    def _near(self, energy: Tensor) -> HeldNumbers:
+        """Where the kernels of a swap find the numbers of a step, on the device of the energies."""
+        if self._held is None or not self._held.serves(energy):
+            self._held = HeldNumbers(energy)
+        return self._held
 
     def describe(self) -> str:
         """The sentence of `Sampler.explain`."""
