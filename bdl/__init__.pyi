@@ -46,19 +46,19 @@ from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
 from .run.in_python import Report, report, sample
 from .run.predict import predict_table
-from .samplers.blocks import Block
 from .samplers.clipping import ClipNorm, ClipValue
-from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
+from .samplers.dynamics.base import Dynamics, FullBatch, Kinetic, Position, Thermostatted
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGLRW
-from .samplers.dynamics.metropolis import HMC, MALA, Metropolis
+from .samplers.dynamics.metropolis import HMC, MALA, AcceptReject, Metropolis
 from .samplers.dynamics.microcanonical import MCLMC
 from .samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
 from .samplers.dynamics.underdamped import SGNHT
 from .samplers.dynamics.variational import MeanField
 from .samplers.exchange import Exchange
-from .samplers.gaussian_prior import GaussianPrior
-from .samplers.learned_precision import Learned
-from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
+from .samplers.priors.blocks import Block
+from .samplers.priors.gaussian_prior import GaussianPrior
+from .samplers.priors.independent import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
+from .samplers.priors.learned import Learned
 from .samplers.sampler import Sampler
 from .samplers.weighting.base import Flat, RobbinsMonro
 from .samplers.weighting.weightings import AdaptiveWeight, Contour

@@ -58,6 +58,14 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
         raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise ConfigError unless the value is one of these words."""
+    known = list(choices)
+    if value not in known:
+        *words, last = (f'"{word}"' for word in known)
+        raise ConfigError(f"{name} must be {', '.join(words)} or {last}, got {value!r}")
+
+
 def check_fraction(name: str, value: float) -> None:
     """Raise ConfigError unless the value lies between 0 and 1, both excluded."""
     if not 0 < value < 1:

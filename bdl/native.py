@@ -70,11 +70,12 @@ def _build(source: Path, compiler: str) -> ctypes.CDLL | str:
 
 
 def _key(source: Path, compiler: str) -> str:
-    """A hash of all that decides the machine code: the source, the flags, the compiler and the CPU."""
+    """A hash of all that decides the machine code: the source with its headers, the flags, the compiler and the CPU."""
     file, known = os.stat(compiler), [cpu().get(name) for name in ("model name", "flags", "Features", "CPU part")]
     machine = repr(known if any(known) else platform.uname())
     rest = repr((_FLAGS, _NATIVE, compiler, file.st_size, file.st_mtime_ns, machine))
-    return hashlib.sha256(source.read_bytes() + rest.encode()).hexdigest()[:20]
+    code = b"".join(path.read_bytes() for path in [source, *sorted(source.parent.glob("*.h"))])
+    return hashlib.sha256(code + rest.encode()).hexdigest()[:20]
 
 
 def _cached(folder: Path, name: str) -> ctypes.CDLL | None:

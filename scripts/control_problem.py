@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import bdl
+from bdl.samplers.potential import BoundGradient
 
 N, BATCH, D = 2000, 20, 6
 D64 = torch.float64
@@ -84,7 +85,7 @@ class Regression:
         def gradient(out: Sequence[Tensor]) -> Tensor:
             return self.mean(rows, out[0])
 
-        return self.sampler.advance(gradient)
+        return self.sampler.advance(BoundGradient(gradient))
 
     def run(self, steps: int, burn_in: int = 0) -> Tensor:
         """(C, D) mean squares of θ - MODE along AXES over a chain, divided by those of the posterior at T = 1."""

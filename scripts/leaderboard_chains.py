@@ -17,6 +17,7 @@ from bdl.engine.choose import choose_gradient
 from bdl.engine.functional import evaluating
 from bdl.likelihoods import mean_loss
 from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.potential import BoundGradient
 from bdl.samplers.weighting.base import Weighting
 from bdl.schedules import Constant, Cycle, CyclicalCosine
 
@@ -88,7 +89,7 @@ def sample(
     for step in range(steps):
         group["lr"], group["temperature"] = rate(step), float(cycle is None or cycle.sampling(step))
         x, y = next(batches)
-        sampler.advance(lambda out: gradient.write(x, y, out), idle=lambda: gradient.idle)  # noqa: B023
+        sampler.advance(BoundGradient.of(gradient, x, y))
         if step in due:
             with clock.paused():
                 outputs = outputs_of(stack, problem)[sampler.target_chains]

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bdl
 from bdl.contrib.baselines.swag import Moments
 from bdl.engine.choose import choose_gradient
+from bdl.samplers.potential import BoundGradient
 from bdl.seeding import generator
 
 DRAWS = 30  # draws of a fitted approximation, per network
@@ -90,7 +91,7 @@ def swag(members: int) -> Run:
         gradient = choose_gradient(stack, problem.loss)
         for step in range(1, max(20, round(passes / 2)) * epoch + 1):
             x, y = next(batches)
-            sampler.advance(lambda out: gradient.write(x, y, out), idle=lambda: gradient.idle)  # noqa: B023
+            sampler.advance(BoundGradient.of(gradient, x, y))
             if step % epoch == 0:
                 for m, theta in zip(moments, sampler.chain.theta.clone(), strict=True):
                     m.add(theta)

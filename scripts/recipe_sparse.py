@@ -26,6 +26,7 @@ from torch import Tensor
 
 import bdl
 from bdl.run.machine import device_name
+from bdl.samplers.potential import BoundGradient
 
 Y, SCALE, CHAINS = torch.linspace(0, 5.5, 12), 0.05, 256
 TRIAL, STEPS = 1_000, 10_000
@@ -58,7 +59,7 @@ def draws_worth(dynamics: Any, lr: float, steps: int, seed: int, quantiles: Tens
 
     try:
         for _ in range(steps):
-            sampler.advance(gradient, measure=False)
+            sampler.advance(BoundGradient(gradient), measure=False)
             below += here.unsqueeze(-1) < quantiles
         sampler.check()
     except bdl.DivergedError:

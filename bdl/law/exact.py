@@ -16,7 +16,7 @@ from bdl.engine.functional import drops_out, named_tensors
 from bdl.engine.stack import ChainStack
 from bdl.frozen import Only
 from bdl.likelihoods import Loss
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
 
 
 class ExactPotential:

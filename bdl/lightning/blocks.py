@@ -23,9 +23,9 @@ from bdl.engine.gradient import Gradient
 from bdl.errors import ConfigError
 from bdl.lightning.counters import counters_of
 from bdl.lightning.host import find_sampler
+from bdl.samplers.moves import FEWEST
 from bdl.samplers.sampler import Sampler
 from bdl.samplers.settings import StepSettings
-from bdl.samplers.walk import FEWEST, can_walk, is_single, longest
 
 LONGEST = 1000  # steps of a block, so that a run without an end has a bound too
 TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
@@ -229,7 +229,7 @@ class Blocks:
         inputs, targets = self.module.converted((x, y))
         gradient = self.module.gradient_for(inputs)
         same = inputs is x and targets is y
-        return gradient if gradient.walks and same and can_walk(self.sampler, settings) else None
+        return gradient if gradient.walks and same and self.sampler.moves.can_walk(settings) else None
 
     def _plan(self, most: int) -> list[StepSettings]:
         """The settings of the next steps that nobody must see; fewer than are worth a walk are none."""
@@ -237,8 +237,8 @@ class Blocks:
         plan: list[StepSettings] = []
         values = {name: self.sampler.param_groups[0][name] for name in ("lr", "temperature", "zeta")}
         before: list[Any] = []
-        for step in range(first, first + min(most, longest(self.sampler))):
-            if self._due(step + 1) or self._is_read(step + 1) or is_single(self.sampler, step):
+        for step in range(first, first + min(most, self.sampler.moves.longest)):
+            if self._due(step + 1) or self._is_read(step + 1) or self.sampler.moves.is_single(step):
                 break
             for callback in self.before_step:
                 values.update(callback.planned(step))

@@ -20,7 +20,7 @@ from bdl.engine.functional import drops_out
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.samplers.batch_noise import left_by_a_pass
-from bdl.samplers.chain import Host
+from bdl.samplers.host import Host
 from bdl.samplers.sampler import Sampler
 
 Kind = TypeVar("Kind", bound=L.Callback)

@@ -44,6 +44,7 @@ from bdl.likelihoods import (
     likelihood_of,
     mean_loss,
 )
+from bdl.samplers.potential import BoundGradient
 from bdl.samplers.sampler import Sampler
 
 
@@ -196,8 +197,7 @@ class BayesianModule(L.LightningModule):
         """One step of the sampler on a batch, without Lightning's loop. measure: see `Sampler.advance`."""
         inputs, y = self._current.batch = self.converted(batch)
         gradient = self.gradient_for(inputs)
-        x, y = gradient.hold(inputs, y)
-        self.sampler.advance(lambda out: gradient.write(x, y, out), measure, gradient.launch, lambda: gradient.idle)
+        self.sampler.advance(BoundGradient.of(gradient, *gradient.hold(inputs, y)), measure)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise ConfigError for a checkpoint of another network: one line, where torch would list every tensor."""

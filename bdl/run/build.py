@@ -32,7 +32,7 @@ from bdl.run.run_data import RunData
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import Section, count_outputs, own_likelihood
 from bdl.run.stack_plan import ChainsPlan, StackPlan, TargetPlan
-from bdl.samplers.blocks import chosen_blocks
+from bdl.samplers.priors.blocks import chosen_blocks
 from bdl.schedules import EveryStep, Keep
 from bdl.start import Trained
 from bdl.tune.optimiser import is_optimiser

@@ -13,12 +13,12 @@ from bdl.frozen import FrozenMode, Only
 from bdl.lightning.callbacks import Schedule
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.samplers.batch_gradient import GradientEstimator
-from bdl.samplers.blocks import Blocks
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.blocks import Blocks
 from bdl.samplers.weighting.base import Weighting
 from bdl.schedules import Keep
 

@@ -12,12 +12,12 @@ import bdl
 from bdl.frozen import FrozenMode, Only
 from bdl.run.section import Section
 from bdl.samplers.batch_gradient import Given
-from bdl.samplers.blocks import Blocks
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.blocks import Blocks
 from bdl.samplers.weighting.base import Weighting
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.parts import part
 from bdl.samplers.batch_noise import BatchNoise
-from bdl.samplers.potential import Closure, Evaluation, Gradient, Idle, Launch, Potential
+from bdl.samplers.potential import BoundGradient, Closure, Evaluation, Potential
 from bdl.samplers.resume import Saved
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ class BatchGradient(Saved):
         """See `Potential.evaluate`. loss: what `loss` has returned."""
         return self.potential.evaluate(loss, self.potential.chain.gather(), measure)
 
-    def evaluate_by(self, gradient: Gradient, measure: bool, launch: Launch | None, idle: Idle) -> Evaluation:
+    def evaluate_by(self, gradient: BoundGradient, measure: bool) -> Evaluation:
         """See `Potential.evaluate_by`."""
-        return self.potential.evaluate_by(gradient, measure, launch, idle)
+        return self.potential.evaluate_by(gradient, measure)
 
     def explain(self, batch_noise: BatchNoise) -> list[str]:
         """Lines of `Sampler.explain`."""

@@ -21,24 +21,7 @@ class ParameterBuffer:
 
     def __init__(self, params: Sequence[Tensor], names: Sequence[str], chains: int | None):
         self.params, self.names, self.chains = list(params), list(names), chains
-        for name, p in zip(names, params, strict=True):
-            if hasattr(p, "device_mesh"):  # a DTensor
-                raise ConfigError(
-                    f"{name} is a {type(p).__name__}, which lies in parts on several devices (FSDP, tensor "
-                    "parallelism): a Sampler needs whole parameters; run a chain on one device, or strategy=ddp"
-                )
-        for kind in ("device", "dtype"):
-            kinds = {str(getattr(p, kind)) for p in params}
-            if len(kinds) != 1:
-                raise ConfigError(
-                    f"one Sampler needs parameters of one {kind}, got {sorted(kinds)}: call .to() on the network"
-                )
-        if chains is not None:
-            for name, p in zip(names, params, strict=True):
-                if p.ndim == 0 or p.shape[0] != chains:
-                    raise ConfigError(
-                        f"chains={chains} needs a leading axis of {chains}, {name} is {tuple(p.shape)}: see ChainStack"
-                    )
+        refuse_tensors(params, names, chains)
         self.lead = () if chains is None else (chains,)
         self.sizes = [p.numel() // (chains or 1) for p in params]  # numbers per tensor and chain
         self.shapes = [tuple(p.shape[len(self.lead) :]) for p in params]  # per chain
@@ -85,6 +68,28 @@ class ParameterBuffer:
                 "time; step the new one, or give each a network of its own"
             )
         return True
+
+
+def refuse_tensors(params: Sequence[Tensor], names: Sequence[str], chains: int | None) -> None:
+    """Raise ConfigError for tensors that do not fit into one buffer."""
+    for name, p in zip(names, params, strict=True):
+        if hasattr(p, "device_mesh"):  # a DTensor
+            raise ConfigError(
+                f"{name} is a {type(p).__name__}, which lies in parts on several devices (FSDP, tensor "
+                "parallelism): a Sampler needs whole parameters; run a chain on one device, or strategy=ddp"
+            )
+    for kind in ("device", "dtype"):
+        kinds = {str(getattr(p, kind)) for p in params}
+        if len(kinds) != 1:
+            raise ConfigError(
+                f"one Sampler needs parameters of one {kind}, got {sorted(kinds)}: call .to() on the network"
+            )
+    if chains is not None:
+        for name, p in zip(names, params, strict=True):
+            if p.ndim == 0 or p.shape[0] != chains:
+                raise ConfigError(
+                    f"chains={chains} needs a leading axis of {chains}, {name} is {tuple(p.shape)}: see ChainStack"
+                )
 
 
 Named = dict[str, Tensor]

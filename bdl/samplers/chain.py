@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from bdl.devices import moved
@@ -15,33 +14,14 @@ from bdl.errors import ConfigError
 from bdl.lent import LentGradients
 from bdl.samplers.buffer import ParameterBuffer
 from bdl.samplers.dynamics.base import Scalar, Transition
+from bdl.samplers.host import Host
 from bdl.samplers.noise import Noise
 from bdl.samplers.settings import any_positive
-from bdl.samplers.stray import StrayWatch
 from bdl.seeding import generator
 from bdl.torch_private import gather
 
-MeanLoss = Callable[[], Tensor]  # returns a mean negative log-likelihood at the present θ, () or (C,)
 MEASURE_EVERY = 10  # steps between two configurational temperatures, each of which reads θ and g once
 READ_AT = "_bdl_read_at"  # attribute of a gradient: how often it had been written when a step last read it
-
-
-@dataclasses.dataclass(frozen=True)
-class Host:
-    """What a sampler knows of the loop around it. `BayesianModule` and `CollectSamples` say it when training starts."""
-
-    full_loss: MeanLoss | None = None  # the loss over all the data
-    full_gradient: MeanLoss | None = None  # the same, once it is back-propagated in the mode of the steps' batches
-    batches: int | None = None  # how many steps a pass over the data has
-    batch_loss: MeanLoss | None = None  # the loss of the step's own batch, without gradients
-    per_example: Callable[[], Tensor] | None = None  # returns the gradients (..., n, d) of the items of the batch
-    noise_draws: Callable[[], Tensor] | None = None  # returns (..., r, d) draws with the covariance of batch gradients
-    buffers: Callable[[], Iterable[Tensor]] = tuple  # returns tensors (C, ...) as BatchNorm's, which are no parameters
-    group: dist.ProcessGroup | None = None  # the ranks that share the chain and average its energy
-    noise_share: float = 1.0  # Var(g) over the variance that differences between batches show, `left_by_a_pass`
-    sees_all_data: bool = False  # every batch holds all the data, nothing in the network is random: no batch noise
-    compiled: bool = True  # whether code in C may make the update, where it can
-    loss_is_whole: bool = True  # False under gradient accumulation, where a loss is a part; energies are then None
 
 
 class Chain:
@@ -84,6 +64,11 @@ class Chain:
         """(d,) or (C, d) positions, one contiguous buffer."""
         return self.buffer.theta
 
+    @property
+    def sees_all_data(self) -> bool:
+        """Whether each step evaluates all the data, so that there is no batch noise."""
+        return self.host.sees_all_data or self.dynamics.full_batch
+
     def column(self, value: Scalar) -> Scalar:
         """A (C,) tensor as (C, 1), in the type and on the device of theta; floats stay."""
         if not isinstance(value, Tensor) or value.ndim == 0:
@@ -98,14 +83,6 @@ class Chain:
         """lr and tau = T/N as a dynamics takes them: floats or (C, 1), lr also (..., d) where blocks have factors."""
         lr, tau = self.column(lr), self.column(temperature) / num_data
         return lr if self.lr_factors is None else lr * self.lr_factors, tau
-
-    def thinned(self, lr: Scalar, stride: int) -> tuple[Any, Scalar]:
-        """The state, and lr as `per_coordinate` gives it, of every `stride`-th coordinate."""
-        if stride == 1:
-            return self.state, lr
-        fields = {name: getattr(self.state, name)[..., ::stride] for name in self.vector_fields()}
-        of_each = isinstance(lr, Tensor) and lr.ndim > 0 and lr.shape[-1] == self.theta.shape[-1] > 1
-        return dataclasses.replace(self.state, **fields), lr[..., ::stride] if of_each else lr  # type: ignore[index]
 
     # ---- a step, in its order ----
 
@@ -263,6 +240,39 @@ class Chain:
             if name != "theta":
                 for p, view in zip(self.buffer.params, self.buffer.split(getattr(self.state, name)), strict=True):
                     yield p, name, view
+
+
+class StrayWatch:
+    """Notices that something else than the sampler has moved θ between two steps of a full-batch kernel.
+
+    It compares θ at the start of a step with θ at the end of the last one, whose energy and gradient the step reuses.
+
+    On an accelerator the answer stays on the device, so that no step waits, until `refuse` reads it.
+    """
+
+    def __init__(self) -> None:
+        self.left_at: Tensor | None = None  # (..., d) θ after the last step; None before the first one
+        self._strayed: Tensor | None = None  # () whether θ has been elsewhere before a noted step
+
+    def has_moved(self, theta: Tensor) -> bool:
+        """Whether θ is elsewhere than the last step left it. A device sync."""
+        return self.left_at is not None and not torch.equal(self.left_at, theta)
+
+    def note(self, theta: Tensor) -> None:
+        """Note on the device, without a wait, whether something has moved θ since the last step: see `refuse`."""
+        assert self.left_at is not None
+        moved = (self.left_at != theta).any()
+        self._strayed = moved if self._strayed is None else self._strayed.logical_or_(moved)
+
+    def refuse(self, kernel: object, step: int) -> None:
+        """Raise ConfigError if a noted step began elsewhere than the step before it had ended. A device sync."""
+        strayed, self._strayed = self._strayed, None
+        if strayed is not None and bool(strayed):
+            raise ConfigError(
+                f"something has changed the parameters between two steps, after which {type(kernel).__name__} "
+                f"used a gradient of the old ones (noticed at step {step}; nothing since then was written): "
+                "change them before the first step, or load them together with the sampler's state_dict()"
+            )
 
 
 def refuse_identical(theta: Tensor, g: Tensor) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bdl.errors import ConfigError
-from bdl.samplers.blocks import Block
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import OnDivergence
-from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.dynamics.base import FullBatch, Transition
 from bdl.samplers.exchange import Exchange
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.blocks import Block
 from bdl.samplers.weighting.base import AUTO, Weighting
 
 
@@ -38,8 +38,9 @@ def refuse_combinations(
     name, weighted_by = type(dynamics).__name__, type(weighting).__name__
     if not isinstance(dynamics, Transition):
         raise ConfigError(f"dynamics must be a bdl.Dynamics or a bdl.FullBatch, got {name}: subclass one")
-    if on_divergence != "stop" and (dynamics.full_batch or exchange is not None or (chains or 1) < 2):
-        why = name if dynamics.full_batch else "replica exchange" if exchange is not None else "a single chain"
+    kernel = isinstance(dynamics, FullBatch)
+    if on_divergence != "stop" and (kernel or exchange is not None or (chains or 1) < 2):
+        why = name if kernel else "replica exchange" if exchange is not None else "a single chain"
         raise ConfigError(f"on_divergence={on_divergence} needs a stack of chains that do not interact, and not {why}")
     if weighting.zeta == AUTO:
         raise ConfigError(
@@ -52,9 +53,16 @@ def refuse_combinations(
         raise ConfigError(f"{name} draws from its approximation: use Flat, and leave exchange null")
     if exchange is not None and not dynamics.noisy:
         raise ConfigError(f"{name} only optimises, so replicas have nothing to exchange: leave exchange null")
-    if dynamics.full_batch and weighting.needs_energy:
+    if kernel:
+        _refuse_beside_kernel(name, weighting, clip)
+
+
+def _refuse_beside_kernel(name: str, weighting: Weighting, clip: Clip | None) -> None:
+    """Raise ConfigError for parts that would change the law of a kernel that evaluates all the data."""
+    if weighting.needs_energy:
+        weighted_by = type(weighting).__name__
         raise ConfigError(f"{name} moves by the energies of exp(-U/T), which {weighted_by} changes: use Flat, or SGLD")
-    if dynamics.full_batch and clip is not None:
+    if clip is not None:
         raise ConfigError(f"{name} needs the gradient as it is: leave clip null")
 
 

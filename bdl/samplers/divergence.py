@@ -87,7 +87,7 @@ class EnergyWatch:
                 f"{where} has diverged: its loss is {highest:.3g} nats per item at step {step} and was at most "
                 f"{self.first:.3g} at the start; most likely lr = {lr} is too large: lower it, warm it up, or clip",
                 BdlWarning,
-                stacklevel=6,
+                stacklevel=7,
             )
 
 
@@ -152,7 +152,7 @@ class Survivors(Saved):
                     f"far are left out, and the other {len(healthy)} chains go on; a lower lr, a warm-up or clipping "
                     "may keep it",
                     BdlWarning,
-                    stacklevel=6,
+                    stacklevel=7,
                 )
 
     @torch.no_grad()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bdl.devices import widened, widest
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_choice
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
 from bdl.samplers.held import HeldNumbers
@@ -62,8 +62,7 @@ class Exchange:
             )
         if self.every < 1:
             raise ConfigError(f"every must be at least 1 step, got {self.every}")
-        if self.energy not in ("batch", "full"):
-            raise ConfigError(f'energy must be "batch" or "full", got {self.energy!r}')
+        check_choice("energy", self.energy, ("batch", "full"))
         estimated = self.energy_var == "estimated"
         if not (estimated or isinstance(self.energy_var, int | float) and self.energy_var >= 0):
             raise ConfigError(f'energy_var must be "estimated" or a variance >= 0, got {self.energy_var!r}')
@@ -111,12 +110,7 @@ class Replicas(Saved):
         for name in self.saved:
             setattr(self, name, widened(state[name], theta.device))
 
-    def observe(self, energy: Tensor) -> None:
-        """Update σ² by the energies (C,) of the present states, nats."""
-        if self._counts(energy):
-            self._follow(energy, self._weight)
-
-    def _counts(self, energy: Tensor) -> bool:
+    def counts(self, energy: Tensor) -> bool:
         """Count a change of energy; False at the first energy, which has none before it."""
         if self.previous is None:
             self.previous = energy.clone()
@@ -125,11 +119,11 @@ class Replicas(Saved):
         return True
 
     @property
-    def _weight(self) -> float:
+    def weight(self) -> float:
         """Of the last change in the running mean."""
         return max(1 - KEEP, 1 / self.count)
 
-    def _follow(self, energy: Tensor, weight: float | Tensor) -> None:
+    def follow(self, energy: Tensor, weight: float | Tensor) -> None:
         assert self.previous is not None
         step = energy - self.previous
         self.square.lerp_((step - step.roll(-1)).square() / 4, weight)
@@ -137,11 +131,6 @@ class Replicas(Saved):
 
     def order(self, energy: Tensor, temperature: Tensor, log_u: Tensor, exact: bool = False) -> Tensor:
         """(C,) the chain whose state each chain takes over; energy, temperature and log_u are (C,)."""
-        order = self._order(energy, temperature, log_u, exact)
-        self._pass_turn()
-        return order
-
-    def _order(self, energy: Tensor, temperature: Tensor, log_u: Tensor, exact: bool) -> Tensor:
         order = torch.arange(self.chains, device=energy.device)
         ladders = order.view(-1, self.rungs)
         below, above = slice(self.turn, -1, 2), slice(self.turn + 1, None, 2)  # the two chains of each pair
@@ -158,7 +147,8 @@ class Replicas(Saved):
             self.previous.copy_(self.previous[order])
         return order
 
-    def _pass_turn(self) -> None:
+    def pass_turn(self) -> None:
+        """Let the other pairs swap next."""
         self.turn = 1 - self.turn if self.rungs > 2 else 0
 
     def swap(
@@ -168,42 +158,47 @@ class Replicas(Saved):
         batch_noise: BatchNoise,
         now: StepSettings,
         launch: Launch | None = None,
+        exact: bool = False,
     ) -> None:
         """Swap states between neighbours, if it is time. Chains keep their T and what they have learnt at it.
 
-        launch: runs the kernels together.
+        launch: runs the kernels together. exact: the energies are those of all the data.
         """
-        energy, exact = potential.energy, chain.dynamics.full_batch
+        energy = potential.energy
         if energy is None:
             raise ConfigError("replica exchange needs the energy of every step: call step(closure)")
-        follows, due = self._counts(energy), now.samples and not (chain.steps + 1) % self.exchange.every
+        follows, due = self.counts(energy), now.samples and not (chain.steps + 1) % self.exchange.every
         judged = potential.full_energy(now.lr) if due and self.exchange.energy == "full" and not exact else energy
-        if self._held is None or not self._held.serves(energy):
-            self._held = HeldNumbers(energy)
-        held = self._held
+        held = self._near(energy)
         seen = held.copy("energy", energy)
         judged = seen if judged is energy else held.copy("full energy", judged)
-        weight = held.put("weight", self._weight if follows else 1.0)
+        weight = held.put("weight", self.weight if follows else 1.0)
         t, lr = held.put("temperature", now.temperature, each=True), held.put("lr", now.lr, each=True)
         uniform = held.uniform("uniform", chain.generator) if due else None
 
         def work() -> Tensor | None:
             if follows:
-                self._follow(seen, weight)
+                self.follow(seen, weight)
             if uniform is None:
                 return None
-            order = self._order(judged, t, uniform.log(), exact)
+            order = self.order(judged, t, uniform.log(), exact)
             chain.reorder(order)
             chain.dynamics.after_swap(chain.state, order, chain.g, lr, t)
             return order
 
-        reads = (self.previous, self.square, self.tried, self.done, chain.theta, chain.g, *chain.values())
-        reads = (*reads, *chain.companions)
+        mine = self.previous, self.square, self.tried, self.done
+        reads = (*mine, chain.theta, chain.g, *chain.values(), *chain.companions)
         key = ("exchange", follows, due, due and self.turn, judged is seen, self.count > 0)
         order = work() if launch is None else launch(work, key, reads)
         if order is not None:
-            self._pass_turn()
+            self.pass_turn()
             batch_noise.reorder(order)
+
+    def _near(self, energy: Tensor) -> HeldNumbers:
+        """Where the kernels of a swap find the numbers of a step, on the device of the energies."""
+        if self._held is None or not self._held.serves(energy):
+            self._held = HeldNumbers(energy)
+        return self._held
 
     def describe(self) -> str:
         """The sentence of `Sampler.explain`."""

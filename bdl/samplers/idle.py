@@ -38,7 +38,7 @@ class IdleParameters:
                 if step == 0:
                     remedy = "call loss.backward() before step()"
                     line = f"no parameter has a gradient, so the first step moved none: {remedy}"
-                    warnings.warn(line, BdlWarning, stacklevel=6)
+                    warnings.warn(line, BdlWarning, stacklevel=8)
                 return
             raise ConfigError(
                 f"no parameter has a gradient at step {step}: call loss.backward() in the closure, and give the "
@@ -50,7 +50,7 @@ class IdleParameters:
                 f"{len(idle)} of {len(names)} parameters, {names[idle[0]]} the first, have no gradient at step {step} "
                 "and are left as they are; if their layer was replaced, build a new Sampler",
                 BdlWarning,
-                stacklevel=6,
+                stacklevel=8,
             )
 
     def silence(self, idle: Sequence[int]) -> None:

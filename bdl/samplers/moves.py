@@ -1,30 +1,32 @@
-"""The two ways in which a chain moves: one gradient a step, or a kernel that evaluates all the data as it needs.
-
-What some dynamics need besides a gradient is gathered before the step, and passed as one `extra` argument.
-"""
+"""How a chain moves by one gradient a step; and what it has in common with kernels that take all the data."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bdl.devices import widest
 from bdl.errors import ConfigError
+from bdl.samplers.batch_gradient import BatchGradient
+from bdl.samplers.batch_noise import EVERY, WEIGHTS, BatchNoise
 from bdl.samplers.chain import Chain
-from bdl.samplers.divergence import refuse
-from bdl.samplers.dynamics.base import Evaluate
-from bdl.samplers.dynamics.metropolis import Metropolis
-from bdl.samplers.potential import Closure, Evaluation, Launch, Potential
-from bdl.samplers.readings import Readings
+from bdl.samplers.compiled.steps import CompiledSteps
+from bdl.samplers.compiled.update import CompiledUpdate
+from bdl.samplers.divergence import CHECK_EVERY
+from bdl.samplers.dynamics.base import Scalar
+from bdl.samplers.exchange import Replicas
+from bdl.samplers.potential import BoundGradient, Closure, Evaluation, Launch, Potential
 from bdl.samplers.settings import StepSettings
+from bdl.samplers.weighting.reweighting import Reweighting
 
-RECHECK = 100  # steps between checks that one θ always has the same energy
-ROUNDING = 1e-4  # relative difference that summation in another order may make in single precision
+Walk = Callable[[Sequence[Tensor], Tensor, int, int], int]  # (gradients, losses, after, context): see `Gradient.walk`
+READ = 2**20  # numbers that the gradients which a walk keeps for the batch noise have at most: 4 MiB
+FEWEST = 2  # steps that are worth a walk
 GENERAL_REMEDY = "set sampler.extras['{}'] to a function that returns it"
 REMEDIES = {
     "per_example": "BayesianModule has them; in a plain loop set sampler.extras['per_example'] to a function that "
@@ -36,206 +38,197 @@ REMEDIES = {
 }
 
 
-# Evaluates the present θ: returns the () or (C,) mean losses and the positions of parameters without a gradient, and
-# leaves the gradients of the losses in `chain.g`.
-AtTheta = Callable[[], tuple[Tensor, list[int]]]
+@dataclass(eq=False)
+class Moves(ABC):
+    """The steps of a chain: one by one, or many in one call of compiled code, which is a walk.
 
-
-def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: Launch | None = None) -> None:
-    """One step of a `Dynamics` from e: energy (C,), nats, and gradient (..., d) of the batch loss.
-
-    launch: runs the kernels of a weighting, or of a swap, together.
+    A step of a walk is the one that is made by itself in compiled code, to the bit, noise included.
     """
-    chain, potential, batch_noise = sampler.chain, sampler.potential, sampler.batch_noise
-    dynamics: Any = chain.dynamics
-    if e.idle:
-        potential.idle.note(e.idle, e.loss)
-    potential.accept(e, now.lr)
-    batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
-    compiled = sampler.compiled if sampler.compiled.takes(potential.prior, potential.num_data, *now.pair) else None
-    at_once = compiled is not None and nobody_reads_gradient(sampler, e)
-    if not at_once:
-        potential.add_prior_and_clip(e, compiled)  # e.g is the gradient of U/N
-    if sampler.replicas is not None:
-        sampler.replicas.swap(chain, potential, batch_noise, now, launch)
-    multiplier = sampler.reweighting.weigh(e.g, e.energy, potential, now, launch, scales=not at_once)  # (..., 1)
-    chain.measure(chain.theta, e.g, e.idle, potential.num_data, potential.prior.offset)
-    lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
-    chain.entropy = dynamics.entropy(chain.state)
-    alone = potential.idle.values(e.idle)
-    if compiled is not None:
-        chain.injects(now.temperature)  # compiled code makes the noise itself
-        compiled.step(lr, tau, at_once, multiplier if at_once else None)  # type: ignore[arg-type]
-        chain.advance(chain.state)
-    else:
-        z = chain.draw(now.temperature)
-        chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *gather_extra(sampler, multiplier)))
-    potential.idle.put_back(alone)
-    potential.renew_prior(now.temperature)
+
+    chain: Chain
+    potential: Potential
+    batch_noise: BatchNoise
+    replicas: Replicas | None
+
+    compiled: CompiledSteps = field(init=False)  # says which steps it `takes`
+
+    def loss(self, closure: Closure | None) -> Tensor | None:
+        """What has to be known of the batch before `step`: the loss of a closure that is called once."""
+        return None
+
+    @abstractmethod
+    def step(self, closure: Closure | None, loss: Tensor | None, now: StepSettings, measure: bool) -> Tensor | None:
+        """One step by autograd; returns the loss. loss: what `loss` has returned. measure: see `Sampler.step`."""
+
+    @abstractmethod
+    def advance(self, gradient: BoundGradient, now: StepSettings, measure: bool) -> Tensor:
+        """One step by a gradient that needs no autograd; returns the () or (C,) losses."""
+
+    def is_single(self, step: int) -> bool:
+        """Whether no walk may make this step, because it does more than others. step: how many come before it."""
+        return False
+
+    def can_walk(self, settings: Sequence[StepSettings]) -> bool:
+        """Whether compiled code makes the update in each of the steps, and nothing else has a part in them."""
+        distinct = {id(now): now for now in settings}.values()
+        return (
+            self.chain.steps > 0  # the first step sees whether anything tells the chains apart
+            and self.replicas is None
+            and all(self.compiled.takes(self.potential.prior, self.potential.num_data, *now.pair) for now in distinct)
+        )
+
+    @property
+    def longest(self) -> int:
+        """How many steps a walk may have; 0 where one would not pay."""
+        steps = READ * EVERY // (len(WEIGHTS) * self.chain.theta.numel())  # so many gradients of EVERY are kept
+        return steps if steps >= FEWEST else 0
+
+    @abstractmethod
+    def walk(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
+        """Make the steps with these settings, for which `can_walk` holds. Returns how many compiled code has made."""
+
+    def lr_and_tau(self, settings: Sequence[StepSettings]) -> list[tuple[float, float]]:
+        """Of steps that have one lr and one T."""
+        return [(now.lr, now.temperature / self.potential.num_data) for now in settings]  # type: ignore[misc]
 
 
-def nobody_reads_gradient(sampler: Readings, e: Evaluation) -> bool:
-    """Whether no more than the dynamics reads the gradient of U/N in this step: compiled code then makes it."""
-    watched = e.idle or sampler.chain.measures_next or sampler.replicas is not None
-    return not (watched or sampler.potential.clip is not None)
+@dataclass(eq=False)
+class GradientMoves(Moves):
+    """The steps of a `Dynamics`. extras: functions by name that return what it needs besides a gradient.
 
-
-def gather_extra(sampler: Readings, multiplier: Tensor | None) -> tuple[dict[str, Tensor], ...]:
-    """The last argument of the dynamics' step, if it takes one. multiplier: (..., 1) by the weighting, or None."""
-    names = sampler.dynamics.needs
-    if not names:
-        return ()
-    if not sampler.dynamics.reads_extra(sampler.chain.state):
-        return ({},)
-    return ({name: _quantity(sampler, name, multiplier) for name in names},)
-
-
-def _quantity(sampler: Readings, name: str, multiplier: Tensor | None) -> Tensor:
-    """grad_var and prior_gradient come from the sampler itself, the others from the functions in its `extras`."""
-    theta = sampler.chain.theta
-    if name == "grad_var":
-        v = sampler.batch_variance
-        v = torch.zeros_like(theta) if v is None else v
-        return v if multiplier is None else v * multiplier.square()  # Var(w g) = w² Var(g)
-    if name == "prior_gradient":
-        g = torch.zeros_like(theta)
-        sampler.potential.prior.add_grad_(g, theta, sampler.num_data)
-        return g
-    if name == "noise_draws" and sampler.chain.host.sees_all_data:
-        return torch.zeros_like(theta).unsqueeze(-2)
-    host = sampler.chain.host
-    source = sampler.extras.get(name, {"per_example": host.per_example, "noise_draws": host.noise_draws}.get(name))
-    if source is None:
-        remedy = REMEDIES.get(name, GENERAL_REMEDY.format(name))
-        raise ConfigError(f"{type(sampler.dynamics).__name__} needs {name}: {remedy}")
-    with torch.enable_grad():
-        value = source().detach()
-    if multiplier is None or name == "per_example":
-        return value
-    return value * (multiplier.unsqueeze(-1) if name == "noise_draws" else multiplier)
-
-
-def by_closure(chain: Chain, potential: Potential, closure: Closure | None) -> AtTheta:
-    """Losses and gradients by autograd. Raises ConfigError without a closure, and if it returns no whole loss."""
-    name = type(chain.dynamics).__name__
-    if closure is None:
-        raise ConfigError(f"{name} needs the energies of its steps: call step(closure)")
-
-    def at_theta() -> tuple[Tensor, list[int]]:
-        loss = potential.loss(closure)
-        if loss is None or not chain.host.loss_is_whole:
-            raise ConfigError(f"{name} needs the mean loss over all the data, but the closure does not return it")
-        idle = chain.gather()
-        if len(idle) == len(chain.buffer.params) and not isinstance(chain.dynamics, Metropolis):
-            raise ConfigError(f"no parameter has a gradient at step {chain.steps}: call loss.backward() in the closure")
-        return loss, idle
-
-    return at_theta
-
-
-def full_batch_move(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> Tensor:
-    """One step of a `FullBatch` kernel; returns the loss at the θ from which it started, () or (C,)."""
-    chain, potential = sampler.chain, sampler.potential
-    kernel: Any = chain.dynamics
-    if not now.all_sample:
-        name = type(kernel).__name__
-        raise ConfigError(f"{name} needs a temperature > 0, got {now.temperature}: raise it, or use bdl.SGD")
-    state, theta, n = chain.state, chain.theta, potential.num_data
-    state.theta = theta.clone()  # proposals are evaluated in the parameters themselves
-    evaluate = evaluator(chain, potential, at_theta, state.theta)
-    evaluate_start(chain, potential, evaluate, now)
-    energy = potential.energy = state.potential.reshape(-1) * n
-    start_loss = (energy - potential.prior.energy(state.theta)) / n
-    if sampler.replicas is not None:
-        sampler.replicas.swap(chain, potential, sampler.batch_noise, now)
-    try:
-        if sampler.replicas is None and sampler.kernel.takes(potential.prior, n, *now.pair):
-            moved = compiled_step(sampler, at_theta, now)
-        else:
-            moved = torch_step(kernel, chain, evaluate, now, n)
-    except BaseException:
-        theta.copy_(state.theta)  # leave no proposal behind for a checkpoint
-        raise
-    chain.measure(moved.theta, moved.gradient, [], n, potential.prior.offset)
-    chain.stray.left_at = moved.theta
-    chain.advance(moved)
-    potential.renew_prior(now.temperature)
-    return chain.per_chain(start_loss.reshape(-1))
-
-
-def torch_step(kernel: Any, chain: Chain, evaluate: Evaluate, now: StepSettings, num_data: int) -> Any:
-    """The state after one step that the kernel makes itself."""
-    z, device = chain.draw(now.temperature), chain.theta.device
-    uniform = torch.rand((*chain.lead, 1), generator=chain.generator, dtype=widest(device), device=device)
-    tau = chain.column(now.temperature) / num_data
-    tau = tau.to(widest(tau.device)) if isinstance(tau, Tensor) else tau
-    return kernel.kernel(chain.state, evaluate, chain.column(now.lr), tau, z, uniform.log())
-
-
-def compiled_step(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> Any:
-    """The state after one step in compiled code, which makes its noise and adds the prior itself."""
-    chain, potential = sampler.chain, sampler.potential
-
-    def evaluate() -> Tensor:
-        loss, idle = at_theta()
-        potential.idle.refuse(idle)
-        return loss
-
-    chain.injects(now.temperature)
-    sampler.kernel.step(evaluate, now.lr, now.temperature / potential.num_data)  # type: ignore[arg-type]
-    chain.state.theta.copy_(chain.theta)  # which the state leaves to the parameters until the step has ended
-    return chain.state
-
-
-def evaluator(chain: Chain, potential: Potential, at_theta: AtTheta, start: Tensor) -> Evaluate:
-    """U/N (..., 1) and its gradient (..., d) at any θ. Parameters without a gradient keep their value in `start`."""
-    buffer = chain.buffer
-
-    def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
-        chain.theta.copy_(theta)
-        loss, idle = at_theta()
-        potential.idle.refuse(idle)
-        if len(idle) < len(buffer.params):  # Metropolis' closure may compute no gradient at all
-            for whole, i in itertools.product((theta, chain.theta), idle):
-                buffer.split(whole)[i].copy_(buffer.split(start)[i])
-        energy = potential.energy_of(loss)
-        potential.prior.add_grad_(chain.g, chain.theta, potential.num_data)
-        potential.idle.silence(idle)
-        return (energy / potential.num_data).view(*chain.lead, 1), chain.g.clone()
-
-    return evaluate
-
-
-def is_rechecked(step: int) -> bool:
-    """Whether a step of a `FullBatch` kernel, after so many others, evaluates its start again."""
-    return step <= 2 or step % RECHECK == 0
-
-
-def evaluate_start(chain: Chain, potential: Potential, evaluate: Evaluate, now: StepSettings) -> None:
-    """Put U/N and its gradient at the present θ into the state, if the last step has not left them there.
-
-    Some steps evaluate them nevertheless, to check that one θ always has the same energy. Raises ConfigError if not.
+    What watches the steps is told of a walk after it: the estimate of the batch noise gets the gradients that it reads,
+    and the watch over energies its losses. A walk ends before a step that is not finite; made by itself it says why.
     """
-    s, step = chain.state, chain.steps
-    due = is_rechecked(step)
-    # On an accelerator a comparison that is read would make the host wait
-    if chain.theta.device.type != "cpu" and chain.stray.left_at is not None:
-        chain.stray.note(chain.theta)
-        if not due:
-            return
-        chain.stray.refuse(chain.dynamics, step)
-    known = bool(torch.isfinite(s.potential).all()) and not chain.stray.has_moved(s.theta)
-    if known and not due:
-        return
-    value, gradient = evaluate(s.theta)
-    refuse(step, [("the energy", value), ("the gradient", gradient)], now.lr)
-    value = value.squeeze(-1)
-    if known:
-        change = float(((value - s.potential).abs() / s.potential.abs().clamp_min(1e-2)).max())
-        if not math.isfinite(change) or change > ROUNDING:
-            raise ConfigError(
-                f"{type(chain.dynamics).__name__} needs all the data in every batch, without dropout: at step {step} "
-                f"the loss at the same θ changed by {change:.2%}; use a batch of all {potential.num_data} "
-                "items, or a stochastic-gradient sampler"
-            )
-    s.potential, s.gradient = value, gradient
+
+    reweighting: Reweighting
+    evaluation: BatchGradient
+    extras: Mapping[str, Callable[[], Tensor]]
+
+    compiled: CompiledUpdate = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.compiled, self.python = CompiledUpdate(self.chain), PythonUpdate(self.chain, self.potential)
+
+    def loss(self, closure: Closure | None) -> Tensor | None:
+        return self.evaluation.loss(closure)
+
+    def step(self, closure: Closure | None, loss: Tensor | None, now: StepSettings, measure: bool) -> Tensor | None:
+        e = self.evaluation.evaluate(loss, self._measures(measure))
+        self.move(e, now)
+        return e.loss
+
+    def advance(self, gradient: BoundGradient, now: StepSettings, measure: bool) -> Tensor:
+        e = self.evaluation.evaluate_by(gradient, self._measures(measure))
+        self.move(e, now, gradient.launch)
+        return e.loss  # type: ignore[return-value]
+
+    def move(self, e: Evaluation, now: StepSettings, launch: Launch | None = None) -> None:
+        """One step from e: energy (C,), nats, and gradient (..., d) of the batch loss.
+
+        launch: runs the kernels of a weighting, or of a swap, together.
+        """
+        chain, potential = self.chain, self.potential
+        potential.accept(e, now.lr)
+        self.batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
+        update = self._update(e, now)
+        potential.complete(e, update.add_prior)  # e.g is the gradient of U/N, unless nobody but the update reads it
+        if self.replicas is not None:
+            self.replicas.swap(chain, potential, self.batch_noise, now, launch)
+        multiplier = self.reweighting.weigh(e.g, e.energy, potential, now, launch)  # (..., 1)
+        chain.measure(chain.theta, e.g, e.idle, potential.num_data, potential.prior.offset)
+        lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
+        chain.entropy = chain.dynamics.entropy(chain.state)
+        alone = potential.idle.values(e.idle)
+        z = update.noise(now.temperature)
+        chain.advance(update.step(chain.state, e.g, lr, tau, z, *self._extra(multiplier)))
+        potential.idle.put_back(alone)
+        potential.renew_prior(now.temperature)
+
+    def can_walk(self, settings: Sequence[StepSettings]) -> bool:
+        plain = type(self.evaluation) is BatchGradient and self.potential.clip is None
+        return plain and not self._weighted and super().can_walk(settings)
+
+    def walk(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
+        chain, steps = self.chain, len(settings)
+        losses = chain.theta.new_empty(steps, chain.chains or 1)
+        read = {k: torch.empty_like(chain.g) for k in range(steps) if self.batch_noise.reads(chain.steps + k)}
+        seen = (ctypes.c_void_p * steps)(*(read[k].data_ptr() if k in read else None for k in range(steps)))
+        if not self.compiled.prepare(self.lr_and_tau(settings), losses, seen):
+            return 0
+        made = gradients(chain.g_views, losses, self.compiled.after, self.compiled.address)
+        for k, now in enumerate(settings[:made]):
+            step = chain.steps + k
+            if k in read:
+                self.batch_noise.observe(step, read[k])
+            if step % CHECK_EVERY == 0:
+                self.potential.energy_watch.see(step, losses[k].view(chain.lead), now.lr)
+        return made
+
+    @property
+    def _weighted(self) -> bool:
+        return self.reweighting.weighting.needs_energy
+
+    def _measures(self, asked: bool) -> bool:
+        """Whether a step has to know its energy."""
+        return asked or self.replicas is not None or self._weighted
+
+    def _update(self, e: Evaluation, now: StepSettings) -> PythonUpdate | CompiledUpdate:
+        """What makes the update: compiled code where it can, which adds the prior where nobody else reads that."""
+        chain, potential = self.chain, self.potential
+        if not self.compiled.takes(potential.prior, potential.num_data, *now.pair):
+            return self.python
+        read = e.idle or chain.measures_next or self.replicas is not None or potential.clip is not None
+        self.compiled.at_once = not (read or self._weighted)
+        return self.compiled
+
+    def _extra(self, multiplier: Tensor | None) -> tuple[dict[str, Tensor], ...]:
+        """The last argument of the dynamics' step, if it takes one. multiplier: (..., 1) by the weighting, or None."""
+        names = self.chain.dynamics.needs
+        if not names:
+            return ()
+        if not self.chain.dynamics.reads_extra(self.chain.state):
+            return ({},)
+        return ({name: self._quantity(name, multiplier) for name in names},)
+
+    def _quantity(self, name: str, multiplier: Tensor | None) -> Tensor:
+        """grad_var and prior_gradient come from the sampler itself, the others from `extras` and the host."""
+        chain, theta = self.chain, self.chain.theta
+        if name == "grad_var":
+            v = self.batch_noise.variance
+            v = torch.zeros_like(theta) if v is None else chain.host.of_one_batch(v)
+            return v if multiplier is None else v * multiplier.square()  # Var(w g) = w² Var(g)
+        if name == "prior_gradient":
+            g = torch.zeros_like(theta)
+            self.potential.prior.add_grad_(g, theta, self.potential.num_data)
+            return g
+        if name == "noise_draws" and chain.sees_all_data:
+            return torch.zeros_like(theta).unsqueeze(-2)
+        from_host = {"per_example": chain.host.per_example, "noise_draws": chain.host.noise_draws}
+        source = self.extras.get(name, from_host.get(name))
+        if source is None:
+            remedy = REMEDIES.get(name, GENERAL_REMEDY.format(name))
+            raise ConfigError(f"{type(chain.dynamics).__name__} needs {name}: {remedy}")
+        with torch.enable_grad():
+            value = source().detach()
+        if multiplier is None or name == "per_example":
+            return value
+        return value * (multiplier.unsqueeze(-1) if name == "noise_draws" else multiplier)
+
+
+@dataclass(eq=False)
+class PythonUpdate:
+    """The update by the dynamics itself; `CompiledUpdate` has the same three functions."""
+
+    chain: Chain
+    potential: Potential
+
+    def add_prior(self, g: Tensor) -> None:
+        """Make g (..., d), the gradient of the mean loss, that of U/N."""
+        self.potential.prior.add_grad_(g, self.chain.theta, self.potential.num_data)
+
+    def noise(self, temperature: Scalar) -> Tensor:
+        """z (..., n) for the step."""
+        return self.chain.draw(temperature)
+
+    def step(self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, *extra: Any) -> Any:
+        return self.chain.dynamics.step(s, g, lr, tau, z, *extra)  # type: ignore[attr-defined]

@@ -19,8 +19,8 @@ from torch import Tensor
 from bdl import native
 from bdl.seeding import derive_key
 
-SOURCE = Path(__file__).with_name("normal_kernel.c")
-LANES = 16  # counters of a group, each of which gives four numbers: normal_kernel.c has the same
+SOURCE = Path(__file__).with_name("c") / "normal_kernel.c"
+LANES = 16  # counters of a group, each of which gives four numbers: common.h has the same
 _TURNS = np.array(
     [[10, 26], [11, 21], [13, 27], [23, 5], [6, 20], [17, 11], [25, 10], [18, 20]], dtype=np.uint32
 )  # table 2 of Salmon et al.
@@ -50,14 +50,9 @@ class Noise:
             library.bdl_normal(self.address, step, 0, z.numel(), z.data_ptr())
         return z
 
-    @property
-    def function(self) -> int:
-        """The address of `bdl_normal`, with which other code in C makes parts of a step; 0 without a compiler."""
-        return _function()
-
 
 def normal(key: tuple[int, ...], step: int, n: int) -> np.ndarray:
-    """(n,) float32, the first numbers of a step, as normal_kernel.c makes them."""
+    """(n,) float32, the first numbers of a step, as the C code makes them."""
     groups = -(-n // (4 * LANES))
     counter = np.arange(groups * LANES, dtype=np.uint64)
     low, high = counter & 0xFFFFFFFF, counter >> 32
@@ -98,14 +93,9 @@ def threefry(key: tuple[int, ...], counter: np.ndarray) -> np.ndarray:
 def _library() -> Any:
     """The compiled code; None on a machine without a compiler."""
     library: Any = native.load(SOURCE)
-    if library is not None:
-        address, number = ctypes.c_void_p, ctypes.c_int64
-        library.bdl_normal.restype, library.bdl_normal.argtypes = None, [address, number, number, number, address]
-        library.bdl_threefry.restype, library.bdl_threefry.argtypes = None, [address, number, number, address]
-    return library
-
-
-@functools.cache
-def _function() -> int:
-    library = _library()
-    return 0 if library is None else ctypes.cast(library.bdl_normal, ctypes.c_void_p).value or 0
+    address, number = ctypes.c_void_p, ctypes.c_int64
+    functions = [
+        ("normal", None, [address, number, number, number, address]),
+        ("threefry", None, [address, number, number, address]),
+    ]
+    return None if library is None else native.typed(library, "bdl_", functions)

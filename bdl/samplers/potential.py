@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -15,20 +15,30 @@ from bdl.devices import widest
 from bdl.errors import ConfigError, DivergedError
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
-from bdl.samplers.compiled import CompiledUpdate
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.idle import IdleParameters
-from bdl.samplers.learned_precision import restore
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.learned import restore
 from bdl.samplers.resume import Saved
 
 Closure = Callable[[], Tensor]
-Gradient = Callable[[Sequence[Tensor]], Tensor]  # writes gradients into the tensors given; returns () or (C,) losses
-Idle = Callable[[], Sequence[int]]  # positions of the parameters for which the last gradient was none
-
 # Runs the kernels of a function, (work, key, reads) -> its result: see `bdl.engine.graphs.Graphs.run`
 Launch = Callable[[Callable[[], Any], Hashable, Sequence[object]], Any]
+
+
+@dataclass
+class BoundGradient:
+    """The gradient of the mean losses of one batch, as `Sampler.advance` takes it."""
+
+    write: Callable[[Sequence[Tensor]], Tensor]  # into tensors of the parameters' shapes; returns the () or (C,) losses
+    idle: Callable[[], Sequence[int]] = tuple  # parameters for which `write` has just found no gradient, and written 0
+    launch: Launch | None = None  # runs a step's kernels together, as a CUDA graph does
+
+    @classmethod
+    def of(cls, gradient: Any, x: Any, y: Tensor) -> BoundGradient:
+        """A `bdl.engine.gradient.Gradient` on the batch (x, y)."""
+        return cls(partial(gradient.write, x, y), lambda: gradient.idle, gradient.launch)
 
 
 @dataclass
@@ -120,22 +130,22 @@ class Potential(Saved):
         self.divergence.note(total)
         return Evaluation(loss, energy, self.chain.g, idle, total)
 
-    def evaluate_by(
-        self, gradient: Gradient, measure: bool, launch: Launch | None, idle: Idle, reads: tuple[object, ...] = ()
-    ) -> Evaluation:
-        """`evaluate` for a gradient that needs no autograd, whose kernels, which may use `reads`, `launch` may run."""
+    def evaluate_by(self, gradient: BoundGradient, measure: bool, reads: tuple[object, ...] = ()) -> Evaluation:
+        """`evaluate` for a gradient that needs no autograd. reads: what its kernels read, beside θ and g."""
 
         def work() -> Evaluation:
-            return self.evaluate(gradient(self.chain.g_views), list(idle()), measure)
+            return self.evaluate(gradient.write(self.chain.g_views), list(gradient.idle()), measure)
 
-        if launch is None:
+        if gradient.launch is None:
             return work()
         reads = (self.chain.theta, self.chain.g, self.prior, self.divergence, *reads)
-        e = launch(work, (measure, self.chain.host.loss_is_whole), reads)
+        e = gradient.launch(work, (measure, self.chain.host.loss_is_whole), reads)
         return replace(e, energy=None if e.energy is None else e.energy.clone())  # others keep it beyond this step
 
     def accept(self, e: Evaluation, lr: Scalar) -> None:
         """Make e's energy the present one. Raises DivergedError if e is not finite; on a GPU some steps later."""
+        if e.idle:
+            self.idle.note(e.idle, e.loss)
         self.energy = e.energy
 
         def suspects() -> Named:
@@ -149,33 +159,17 @@ class Potential(Saved):
             self._replace(error, e.loss, e.energy)
         self.energy_watch.see(self.chain.steps, e.loss, lr)
 
-    def add_prior_and_clip(self, e: Evaluation, compiled: CompiledUpdate | None = None) -> None:
-        """Make e.g the gradient of U/N, in place: add the prior's part, by compiled code if it is given, then clip."""
-        if compiled is None:
-            self.prior.add_grad_(e.g, self.chain.theta, self.num_data)
-        else:
-            compiled.add_prior()
+    def complete(self, e: Evaluation, add_prior: Callable[[Tensor], None]) -> None:
+        """Make e.g the gradient of U/N, in place: add the prior's part by `add_prior`, then clip."""
+        add_prior(e.g)
         self.idle.silence(e.idle)
         if self.clip is not None:
             self.clip(e.g)
 
     def renew_prior(self, temperature: Scalar) -> None:
-        """Draw what the prior learns given θ, at T, a float or (C,). What a full-batch kernel keeps of U/N follows."""
-        if not self.prior.learns:
-            return
-        kernel = self.chain.dynamics.full_batch
-        if kernel:
-            self._add_prior(-1)
-        self.prior.renew(self.chain.theta, temperature, self.chain.steps, self.chain.generator)
-        if kernel:
-            self._add_prior(1)
-
-    def _add_prior(self, sign: int) -> None:
-        """Add the prior's part to what the state of a full-batch kernel knows of U/N at θ, or take it away."""
-        theta, state = self.chain.theta, self.chain.state
-        part = torch.as_tensor(self.prior.energy(theta)) / self.num_data
-        state.potential = state.potential + sign * part.view_as(state.potential)
-        self.prior.add_grad_(state.gradient, theta, sign * self.num_data)
+        """Draw what the prior learns given θ, at T, a float or (C,)."""
+        if self.prior.learns:
+            self.prior.renew(self.chain.theta, temperature, self.chain.steps, self.chain.generator)
 
     def energy_of(self, loss: Tensor) -> Tensor:
         """(C,) U = N loss + prior energy, nats, in the widest type; C = 1 without chains. Averaged over `group`."""
@@ -210,6 +204,15 @@ class Potential(Saved):
             return self.energy_of(batch_loss())
         finally:
             self.chain.theta.copy_(present)
+
+    @property
+    def elbo(self) -> Tensor | None:
+        """See `Sampler.elbo`."""
+        entropy, energy = self.chain.entropy, self.energy
+        if entropy is None or energy is None:
+            return None
+        constant = self.prior.constant(self.chain.theta.shape[-1])
+        return self.chain.per_chain(entropy.reshape(-1) - energy - constant)
 
     def check(self, lr: Scalar) -> None:
         """Raise DivergedError, or drop chains, if a step so far or θ has numbers that are not finite. A device sync."""

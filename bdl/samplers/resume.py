@@ -68,13 +68,16 @@ def check_saved(state_dict: Mapping[str, Any], identity: Mapping[str, Any], devi
             raise ConfigError(
                 f"the checkpoint was saved with {key} = {there}, this sampler has {here}: restore it, or start afresh"
             )
-    here = environment(device)
-    there = {**here, **saved["environment"]}  # states of the CPU, and older ones, know of no GPU
+    _warn_of_environment(environment(device), saved["environment"])
+    return saved
+
+
+def _warn_of_environment(here: dict[str, Any], saved: Mapping[str, Any]) -> None:
+    there = {**here, **saved}  # states of the CPU, and older ones, know of no GPU
     changed = [f"{k} {there[k]} -> {v}" for k, v in here.items() if there[k] != v]
     if changed:
         warnings.warn(
             f"resumed in another environment ({', '.join(changed)}): the chain continues, but not bit for bit",
             BdlWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-    return saved

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bdl.display import Shown
 from bdl.errors import ConfigError
 from bdl.frozen import FrozenMode, Only
-from bdl.samplers import blocks as block
 from bdl.samplers import parallel
 from bdl.samplers.batch_gradient import BatchGradient, Given, estimator_of
 from bdl.samplers.batch_noise import BatchNoise, stride_of
 from bdl.samplers.buffer import checked, refuse_unfrozen, sampled
-from bdl.samplers.chain import Chain, Host
+from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
 from bdl.samplers.combinations import refuse_combinations, refuse_factors, refuse_learned, refuse_types
-from bdl.samplers.compiled import CompiledUpdate
-from bdl.samplers.compiled_microcanonical import CompiledMCLMC
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
-from bdl.samplers.explanation import Explained
-from bdl.samplers.hosted import Hosted
-from bdl.samplers.moves import by_closure, full_batch_move, gradient_move
-from bdl.samplers.potential import Closure, Gradient, Idle, Launch, Potential
-from bdl.samplers.priors import Gaussian, Prior
+from bdl.samplers.explanation import Explanation
+from bdl.samplers.host import Host, OfHost
+from bdl.samplers.kernel_moves import KernelMoves
+from bdl.samplers.moves import GradientMoves, Walk
+from bdl.samplers.potential import BoundGradient, Closure, Potential
+from bdl.samplers.priors import blocks as block
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.independent import Gaussian
 from bdl.samplers.resume import Saved, check_saved, to_save
 from bdl.samplers.settings import StepSettings, check_numbers
-from bdl.samplers.walk import Walk, walk
+from bdl.samplers.temperatures import ChainTemperatures
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.samplers.weighting.reweighting import Reweighting
+from bdl.snapshot import Snapshot, of_rows
 from bdl.torch_private import has_step_hooks
 
 
-class Sampler(Explained, Hosted, torch.optim.Optimizer):
+class Sampler(Shown, torch.optim.Optimizer):
     """Samples exp(-U/T) for U = -Σ log p(y_i|x_i,θ) - log p(θ), from gradients of mini-batch means.
 
     Args:
@@ -65,6 +68,10 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
         sampled: the tensors that are sampled.
         prior: the prior, with a scale or a mean per coordinate where it was given one per tensor. A mean "start" is
             read from the weights when it is first needed, at the latest in the first step.
+        full_loss: set it to a function that returns the mean NLL over all the data, () or (C,).
+        full_gradient: set it to a function that does the same and back-propagates it, as a closure does for a batch: it
+            zeroes the gradients first. `gradient="control"` needs it.
+        batch_loss: set it to a function that returns the mean NLL of the step's batch, () or (C,), without gradients.
         extras: functions by name that return what the dynamics names in `needs`.
         notes: lines that end `explain`; others, such as Lightning, add theirs.
 
@@ -74,6 +81,8 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
     Raises ConfigError for a value out of range, DivergedError when a loss or gradient is not finite, ReplicaError when
     the ranks of a group no longer hold the same numbers.
     """
+
+    full_loss, full_gradient, batch_loss = OfHost(), OfHost(), OfHost()
 
     def __init__(
         self,
@@ -112,7 +121,6 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
         refuse_factors(dynamics, exchange, each)
         self.chain = Chain(list(live.values()), list(live), dynamics, chains, seed, stack)
         self.chain.host = Host(group=group)
-        self.compiled, self.kernel = CompiledUpdate(self.chain), CompiledMCLMC(self.chain)
         self.chain.lr_factors = block.lr_factors(each, self.chain.buffer.sizes, self.chain.theta)
         self.sampled, device = self.chain.buffer.params, self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
@@ -128,6 +136,14 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
             else self.control.evaluation(self.potential, self._follow)
         )
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
+        pieces = self.chain, self.potential, self.batch_noise, self.replicas
+        self.moves = (
+            KernelMoves(*pieces)
+            if dynamics.full_batch
+            else GradientMoves(*pieces, self.reweighting, self.evaluation, self.extras)
+        )
+        self.temperatures = ChainTemperatures(self.chain, self.batch_noise, self.reweighting, self.num_data)
+        self.explanation = Explanation(self.chain, self.potential, self.reweighting, self.replicas, self.control)
         self.chain.link(self.state)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -151,15 +167,10 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
         measure: False leaves `energy` None where the step does not need it, which spares the ranks of a group an
         all-reduce. All ranks have to pass the same.
         """
-        loss = None if self.dynamics.full_batch else self.evaluation.loss(closure)
+        loss = self.moves.loss(closure)
         self._follow()  # after the closure, which may move the parameters
-        now = self.used = self.settings()
-        if self.dynamics.full_batch:
-            loss = full_batch_move(self, by_closure(self.chain, self.potential, closure), now)
-        else:
-            e = self.evaluation.evaluate(loss, self._measures(measure))
-            gradient_move(self, e, now)
-            loss = e.loss
+        self.used = self.settings()
+        loss = self.moves.step(closure, loss, self.used, measure)
         if (group := self.host.group) is not None:
             h = self.reweighting.histogram
             parallel.compare_when_due(self.steps, [*self.chain.tensors(), *([] if h is None else [h.psi])], group)
@@ -171,48 +182,187 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
         return not has_step_hooks(self) and self.host.group is None
 
     @torch.no_grad()
-    def advance(
-        self, gradient: Gradient, measure: bool = True, launch: Launch | None = None, idle: Idle = tuple
-    ) -> Tensor:
+    def advance(self, gradient: BoundGradient, measure: bool = True) -> Tensor:
         """One step without a closure, hooks and process group; returns the () or (C,) losses.
 
-        gradient: writes the gradients of the mean losses into tensors of the parameters' shapes; returns the losses.
-        measure: False leaves `energy` None where the step does not need it. launch: runs the gradient's kernels
-        together, as a CUDA graph does, unless the kernel is a `FullBatch`. The next step then overwrites the losses.
-        idle: the positions of the parameters for which `gradient` has just found no gradient, and written zeros.
+        measure: False leaves `energy` None where the step does not need it. Where the gradient has a `launch`, and the
+        kernel is no `FullBatch`, the next step overwrites the losses.
         """
         self._follow()
-        now = self.used = self.settings()
-        if self.dynamics.full_batch:
-            return full_batch_move(self, lambda: (gradient(self.chain.g_views), list(idle())), now)
-        e = self.evaluation.evaluate_by(gradient, self._measures(measure), launch, idle)
-        gradient_move(self, e, now, launch)
-        return e.loss  # type: ignore[return-value]
+        self.used = self.settings()
+        return self.moves.advance(gradient, self.used, measure)
 
-    def _measures(self, asked: bool) -> bool:
-        """Whether a step has to know its energy."""
-        return asked or self.replicas is not None or self.weighting.needs_energy
-
+    @torch.no_grad()
     def walk(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
-        """Steps of a sampler that `is_plain`, each as by `advance(measure=False)`, in C: see `walk.walk`."""
+        """Make steps of a sampler that `is_plain`, each as by `advance(measure=False)`, in C; returns how many.
+
+        gradients: `Gradient.walk` on the steps' batches. A step that compiled code leaves, as it does where a gradient
+        is not finite, is for `advance` to make on its batch.
+        """
         self._follow()
-        return walk(self, gradients, settings)
+        made = self.moves.walk(gradients, settings) if self.moves.can_walk(settings) else 0
+        if made:
+            self.used, self.potential.energy = settings[made - 1], None
+            self.chain.note_walk(made)
+        return made
+
+    @property
+    def host(self) -> Host:
+        """What the loop around the sampler tells it of the data, the network and the processes. Set it as a whole."""
+        return self.chain.host
+
+    @host.setter
+    def host(self, host: Host) -> None:
+        self.chain.host = host
 
     @property
     def prior(self) -> Prior:
         return self.potential.prior
 
-    def full_energy(self) -> Tensor:
-        self._follow()  # a Trainer moves the network to the CPU when it ends
-        return super().full_energy()
-
-    def freeze_weighting(self) -> bool:
-        """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""
-        return self.reweighting.freeze()
-
     def check(self) -> None:
         """Raise DivergedError if any step so far met numbers that are not finite, or θ is not. A device sync."""
         self.potential.check(self.param_groups[0]["lr"])
+
+    # ---- what can be read between two steps; shapes are () or (C,) ----
+
+    def settings(self) -> StepSettings:
+        """The present lr, temperature of every chain, and zeta."""
+        now, replicas = StepSettings.of(self.param_groups[0], self.steps), self.replicas
+        return now if replicas is None else replace(now, temperature=replicas.temperatures(now.temperature))
+
+    @property
+    def steps(self) -> int:
+        """How many steps the chain has taken."""
+        return self.chain.steps
+
+    @property
+    def energy(self) -> Tensor | None:
+        """() or (C,) batch estimate of U, nats, at the θ of the last gradient; None where it was not measured."""
+        return None if self.potential.energy is None else self.chain.per_chain(self.potential.energy)
+
+    @property
+    def multiplier(self) -> Tensor:
+        """() or (C,) factor by which the weighting has multiplied the last gradient."""
+        return self.chain.per_chain(self.reweighting.multiplier)
+
+    @property
+    def log_weight(self) -> Tensor:
+        """() or (C,) log importance weight at the last energy that psi has read."""
+        return self.chain.per_chain(self.reweighting.log_weight)
+
+    @property
+    def acceptance(self) -> Tensor | None:
+        """() or (C,) mean acceptance probability of an accept/reject kernel since it stopped adapting; else None."""
+        return self.dynamics.acceptance(self.chain.state)
+
+    @property
+    def energy_error(self) -> Tensor | None:
+        """() or (C,) mean square of energy errors over the one that the kernel tunes itself to; else None."""
+        return self.dynamics.energy_error(self.chain.state)
+
+    @property
+    def elbo(self) -> Tensor | None:
+        """() or (C,) one-draw estimate of the evidence lower bound, nats, at T = 1; None unless variational.
+
+        Its mean over draws is the bound. NaN under an improper prior, and at the first step, which starts from the
+        parameters of the network instead of a draw.
+        """
+        return self.potential.elbo
+
+    @property
+    def configurational_temperature(self) -> Tensor | None:
+        """() or (C,) <θ, ∇U>/d, or None, see `Chain`."""
+        return self.chain.configurational_temperature
+
+    def full_energy(self) -> Tensor:
+        """() or (C,) U over all the data at the present θ, nats. Raises ConfigError without `full_loss`."""
+        return self.chain.per_chain(self.potential.full_energy(self.param_groups[0]["lr"]))
+
+    @property
+    def noise_ratio(self) -> Tensor:
+        """() or (C,) mean of lr Var(g) / (2 a tau), batch noise over injected noise; coordinates may differ much."""
+        return self.temperatures.noise_ratio(self.settings())
+
+    @property
+    def t_eff(self) -> Tensor:
+        """() or (C,) effective temperature, about T (1 + noise_ratio) less what the dynamics subtracts or absorbs.
+
+        It is the mean over directions, and no bound: a direction in which batches have more noise than in others is
+        hotter, see `Transition.heat_along`. The noise of shuffled batches cancels over a pass over the data, so that
+        directions that relax over many passes are colder than this counts them. T itself under a `FullBatch` kernel.
+        """
+        return self.temperatures.effective(self.settings())
+
+    @property
+    def kinetic_temperature(self) -> Tensor:
+        """() or (C,) temperature that the momenta show, expected to be T for exact gradients; NaN without momenta."""
+        return self.temperatures.kinetic(self.settings())
+
+    @property
+    def swap_rates(self) -> Tensor | None:
+        """(K - 1,) share of swaps that were made between neighbours of the ladder; None without exchange."""
+        return None if self.replicas is None else self.replicas.rates
+
+    @property
+    def target_chains(self) -> list[int]:
+        """The chains with the target distribution: all that count; under replica exchange those of the first rung."""
+        counting = [c for c in range(self.chains or 1) if c not in self.survivors.lost]
+        return counting if self.replicas is None else self.replicas.target
+
+    def log_weight_at(self, energy: Tensor) -> Tensor:
+        """() or (C,) log importance weight of an energy (nats) of the kind that psi reads, with the present psi."""
+        group = self.param_groups[0]
+        return self.reweighting.log_weight_at(energy.to(self.chain.theta.device), group["zeta"], group["temperature"])
+
+    def snapshot(self, full_energy: bool = True, freeze_weighting: bool = True) -> Snapshot:
+        """The present state, as plain values. Raises DivergedError if it is not finite.
+
+        full_energy: evaluate U over all the data, where `full_loss` is set. freeze_weighting: stop psi from learning if
+        it has settled, which importance weights need.
+        """
+        self.check()
+        frozen = self.reweighting.freeze() if freeze_weighting else False
+        rows, used = self.target_chains, self.used
+        measured = full_energy and self.chain.host.full_loss is not None
+        energy = of_rows(self.full_energy(), self.chains, rows) if measured else None
+        return Snapshot(
+            step=self.steps,
+            stack=self.chain.stack,
+            rows=rows,
+            chains=[self.survivors.number(c) for c in rows],
+            lr=_number(used.lr, rows),
+            temperature=_number(used.temperature, rows),
+            zeta=float(used.zeta),
+            energy_full=energy,
+            log_weight=of_rows(self.reweighting.at_full_energy(energy, rows, self.settings()), self.chains, rows),
+            psi_frozen=frozen,
+            precision=_precisions(self.potential.prior.learned(), rows),
+        )
+
+    def psi(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        """psi and how it was fitted, see `Reweighting.describe`; None without a weighting."""
+        group = self.param_groups[0]
+        return self.reweighting.describe(float(group["zeta"]), group["temperature"])
+
+    def excluded(self) -> dict[int, int]:
+        """The step of the divergence by the number of every chain whose samples do not count."""
+        return self.survivors.excluded()
+
+    def shown(self) -> tuple[str, Mapping[str, str]]:
+        return self.explanation.shown(self.settings())
+
+    def explain(self) -> str:
+        """A few lines: N, T, prior, the target distribution, the injected noise of one step, and what adds to it."""
+        now = StepSettings.of(self.param_groups[0], self.steps)
+        heat = self.temperatures.explain(self.settings(), self.target_chains)
+        lines = self.explanation.lines(now, [heat, *self.evaluation.explain(self.batch_noise)])
+        return "\n".join([*lines, *self.notes])
+
+    def law(self) -> dict[str, Any]:
+        """What runs must share to be merged into one posterior, as JSON values."""
+        return self.explanation.law()
+
+    # ---- saving and loading ----
 
     def __getstate__(self) -> dict[str, Any]:
         raise ConfigError(
@@ -225,7 +375,7 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
         self.check()
         self.chain.link(self.state)
         device, pieces = self.chain.theta.device, {"chain": self.chain, **self._pieces()}
-        return {**super().state_dict(), "bdl": to_save(self.identity(), device, pieces)}
+        return {**super().state_dict(), "bdl": to_save(self.explanation.identity(), device, pieces)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the chain that was saved, bit for bit on the same machine, versions, device and threads.
@@ -233,7 +383,7 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
         Raises ConfigError for the state of another optimizer or of another sampler.
         """
         self._follow()
-        saved = check_saved(state_dict, self.identity(), self.chain.theta.device)
+        saved = check_saved(state_dict, self.explanation.identity(), self.chain.theta.device)
         super().load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
         self.chain.load_state_dict(saved["chain"], self.state)
         for name, piece in self._pieces().items():
@@ -256,3 +406,18 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
         for piece in self._pieces().values():
             piece.to(self.chain.theta)
         self.chain.link(self.state)
+
+
+def _precisions(learned: list[Tensor], rows: list[int]) -> list[list[float]] | None:
+    """What a prior has learned, tensors (..., G), for these chains; None where it learns nothing."""
+    if not learned:
+        return None
+    values = torch.cat(learned, -1)
+    return values.reshape(-1, values.shape[-1])[rows].cpu().tolist()
+
+
+def _number(value: Scalar, rows: list[int]) -> float | list[float]:
+    """One number for all chains, or one for each of `rows`."""
+    if isinstance(value, Tensor) and value.ndim:
+        return [float(value[c]) for c in rows]
+    return float(value)

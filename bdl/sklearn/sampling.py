@@ -112,7 +112,8 @@ def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: S
         monitor, sampler = run(stack, likelihood, x, y, plan, settings, folder)
         law = {}
         if plan.verbose:
-            kept, size = bdl.Posterior.load(folder, net, likelihood=likelihood), batch_of(sampler.dynamics, settings, x)
+            kept = bdl.Posterior.load(folder, net, likelihood=likelihood)
+            size = sampler.dynamics.batch_of(len(x), settings.get("batch_size"))
             law = measure_law(kept, sampler, likelihood, TensorSlices(x, y), plan.steps, size)
         posterior = bdl.Posterior.load(folder, net.double(), likelihood=likelihood).cache()
     if plan.verbose:
@@ -141,13 +142,8 @@ def run(
         accelerator="cpu", devices=1, enable_checkpointing=False, enable_progress_bar=plan.verbose,
     )  # fmt: skip
     module = bdl.BayesianModule(stack, sampler, loss=likelihood)
-    trainer.fit(module, batches_of(x, y, batch_of(dynamics, settings, x), plan))
+    trainer.fit(module, batches_of(x, y, dynamics.batch_of(len(x), settings.get("batch_size")), plan))
     return monitor, module.sampler
-
-
-def batch_of(dynamics: Transition, settings: Mapping[str, Any], x: Tensor) -> int:
-    """The rows of a batch."""
-    return len(x) if dynamics.full_batch else min(settings["batch_size"], len(x))
 
 
 def batches_of(x: Tensor, y: Tensor, size: int, plan: SamplingPlan) -> TensorBatches:

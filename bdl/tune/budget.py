@@ -8,7 +8,7 @@ import torch
 
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
-from bdl.samplers.priors import Gaussian
+from bdl.samplers.priors.independent import Gaussian
 from bdl.tune.choice import Choice
 from bdl.tune.trial import Problem, Trial
 

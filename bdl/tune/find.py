@@ -16,7 +16,8 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Transition
-from bdl.samplers.priors import Gaussian, Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.independent import Gaussian
 from bdl.samplers.weighting.base import AUTO, Flat, Weighting
 from bdl.seeding import derive_seed
 from bdl.tune.burn_in import MOST, MOVES, movement
@@ -200,7 +201,7 @@ def _at_several(search: Search, prior: Prior, validation: Items | None) -> Tempe
         if unusable and not scores:
             return f"{unusable} to compare others"
         energies[temperature] = more * trial.energy_trace()
-        reached[temperature] = temperature * (1 + (0.0 if problem.full_batch else heat_of(trial.sampler)))
+        reached[temperature] = temperature * (1 + (0.0 if problem.takes_all else heat_of(trial.sampler)))
         if not unusable:
             scores[temperature] = score.nll
     return Temperatures(scores, reached, energies)
@@ -209,8 +210,8 @@ def _at_several(search: Search, prior: Prior, validation: Items | None) -> Tempe
 def _compared(search: Search, prior: Prior, held_out: Items, name: str) -> tuple[Trial, Score, str | None]:
     """A trial, the score of its second half, and why the score does not count; None where the chains are at rest."""
     half, dynamics, problem = search.trial // 2, search.dynamics, search.problem
-    adapting: Any = replace(dynamics, adapt_steps=half) if dynamics.full_batch and dynamics.adapt_steps else dynamics  # type: ignore
-    trial, score = Trial(problem, adapting, prior, search.fixed_lr or 1e-3, name), Score(held_out)
+    trial = Trial(problem, dynamics.adapting_in(half), prior, search.fixed_lr or 1e-3, name)
+    score = Score(held_out)
     if search.trial < SHORTEST:
         return trial, score, f"trials of {search.trial:,} steps are too short"
     if dynamics.full_batch:

@@ -97,7 +97,7 @@ def measure_heat(trial: Trial, dynamics: Transition) -> BatchHeat | None:
     None for batches of all the data, and for a single gradient that does not fit.
     """
     problem = trial.problem
-    if problem.full_batch or problem.batch_size >= len(problem.items[1]):
+    if problem.takes_all or problem.batch_size >= len(problem.items[1]):
         return None
     count = max(FEWEST, min(MOST, int(SHARE * len(trial.energies))))
     count -= count % BLOCK

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError, DivergedError
 from bdl.samplers.dynamics.base import Transition
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
 from bdl.samplers.weighting.base import AUTO, Weighting
 from bdl.tune.choice import Choice
 from bdl.tune.score import Score, clear_winner

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from bdl.engine.functional import evaluating
 from bdl.likelihoods import Likelihood
-from bdl.samplers.priors import Gaussian, Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.independent import Gaussian
 from bdl.seeding import generator
 from bdl.tune.choice import Choice
 from bdl.tune.score import clear_winner

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
 from bdl.samplers.weighting.base import Flat
 from bdl.tune.burn_in import choose_burn_in, mean_trace
 from bdl.tune.choice import Choice
@@ -46,7 +46,7 @@ def find_step(search: Search, prior: Prior, heat: float) -> Rehearsed:
     plain, a = rehearsed.lr * search.multiplier, friction.value
     found = (lr, friction, burn_in)
     if batches is None:
-        return Rehearsed(found, step_seconds, *((1.0, 0.0) if search.problem.full_batch else (None, None)))
+        return Rehearsed(found, step_seconds, *((1.0, 0.0) if search.problem.takes_all else (None, None)))
     return Rehearsed(found, step_seconds, 1 + batches.share(plain, a), batches.noise_ratio(plain, a))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bdl.samplers.dynamics.base import Transition
-from bdl.samplers.priors import Prior
+from bdl.samplers.priors.base import Prior
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.tune.batch import choose_batch
 from bdl.tune.choice import Choice
@@ -40,9 +40,8 @@ class Search:
         weights = sum(p[0].numel() for p in problem.stack.parameters() if p.requires_grad)
         batch = choose_batch(problem.num_data, weights)
         size = given.get("batch_size", batch.value)
-        size = problem.num_data if dynamics.full_batch else min(size or problem.num_data, problem.num_data)
-        problem = replace(problem, batch_size=size)
-        tried = dynamics if "lr" in dynamics.tunable or dynamics.full_batch else ON_BATCHES
+        problem = replace(problem, batch_size=dynamics.batch_of(problem.num_data, size or None))
+        tried = dynamics if dynamics.fits_trials else ON_BATCHES
         return Search(
             problem, tried, dynamics.tunable, given, steps, trial_steps(problem, steps), batch, dynamics.scale_free
         )

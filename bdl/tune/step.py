@@ -84,7 +84,7 @@ def warm_up(trial: Trial, steps: int, fixed: bool = False) -> Limits:
 def measure_noise(trial: Trial, limits: Limits) -> Limits:
     """The limits with the batch noise that the trial's sampler has measured in its steps so far."""
     ratio = trial.sampler.noise_ratio
-    if not trial.problem.full_batch and bool(torch.isfinite(ratio).all()):
+    if not trial.problem.takes_all and bool(torch.isfinite(ratio).all()):
         limits.noise_per_lr = float(ratio.mean()) * trial.sampler.dynamics.friction / trial.lr
     return limits
 

@@ -20,7 +20,8 @@ from bdl.errors import DivergedError
 from bdl.likelihoods import Likelihood, Loss
 from bdl.samplers.batch_noise import left_by_a_pass
 from bdl.samplers.dynamics.base import Transition
-from bdl.samplers.priors import Prior
+from bdl.samplers.potential import BoundGradient
+from bdl.samplers.priors.base import Prior
 from bdl.samplers.sampler import Sampler
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.seeding import derive_seed
@@ -62,7 +63,8 @@ class Problem:
         return self.temperature / self.num_data
 
     @property
-    def full_batch(self) -> bool:
+    def takes_all(self) -> bool:
+        """Whether each batch holds all the data."""
         return self.batch_size >= self.num_data
 
     @property
@@ -127,7 +129,7 @@ class Trial:
         self.sampler.check()
 
     def _step(self, x: Any, y: Tensor) -> Tensor:
-        return self.sampler.advance(lambda out: self._gradient.write(x, y, out), idle=lambda: self._gradient.idle)
+        return self.sampler.advance(BoundGradient.of(self._gradient, x, y))
 
     def run_stably(self, steps: int, watch: Watch | None = None, every: int = 1) -> int:
         """`run`, again from the same state with a smaller lr where it diverges; returns how often that was."""

@@ -13,6 +13,7 @@ from bdl.data.landsat import LandsatDataModule
 from bdl.engine.choose import choose_gradient
 from bdl.likelihoods import mean_loss
 from bdl.models import MLP
+from bdl.samplers.potential import BoundGradient
 from literature.experiment import Context
 from literature.landsat_methods import Method, Setting
 
@@ -129,7 +130,7 @@ def _stepper(sampler: bdl.Sampler, stack: bdl.ChainStack) -> Callable[[Tensor, T
     gradient = choose_gradient(stack, LOSS)
 
     def step(x: Tensor, y: Tensor) -> None:
-        sampler.advance(lambda out: gradient.write(x, y, out), measure=False)
+        sampler.advance(BoundGradient.of(gradient, x, y), measure=False)
 
     return step
 

@@ -12,6 +12,7 @@ from torch import Tensor
 import bdl
 from bdl.engine.graphs import Graphs, record_on_cuda, recorder_for
 from bdl.samplers.divergence import DivergenceWatch
+from bdl.samplers.potential import BoundGradient
 
 HERE = torch.device("cpu")
 
@@ -105,7 +106,7 @@ def advance(sampler: bdl.Sampler, graphs: Graphs, centre: float, measure: bool =
         torch.sub(sampler.chain.theta, c, out=out[0])
         return (sampler.chain.theta - c).square().sum(-1) / 2
 
-    return sampler.advance(gradient, measure, graphs.run)
+    return sampler.advance(BoundGradient(gradient, launch=graphs.run), measure)
 
 
 def test_an_energy_outlives_the_step_that_measured_it():

@@ -101,7 +101,7 @@ def test_files_are_not_read_one_by_one_for_an_accelerator():
         {"prior": bdl.Gaussian("he")},
         {"prior": bdl.Laplace("he")},
         {"prior": bdl.StudentT(3.0, "he")},
-        {"blocks": {"*.weight": bdl.samplers.blocks.Block(prior=bdl.Gaussian("fan_in"), lr_factor=2.0)}},
+        {"blocks": {"*.weight": bdl.Block(prior=bdl.Gaussian("fan_in"), lr_factor=2.0)}},
         {"dynamics": bdl.SGHMC(0.1, grad_var=torch.full((toys.D * 5 + 5 + 5 * toys.K + toys.K,), 0.1).tolist())},
     ],
     ids=["Gaussian", "Laplace", "Student-t", "blocks", "variance"],

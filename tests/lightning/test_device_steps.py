@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.weighting.recorded`, `bdl.samplers.held`: what a step inside a block costs on an accelerator.
+"""Tests of `bdl.samplers.weighting.reweighting`, `bdl.samplers.held`: what a step costs on an accelerator.
 
 Kernels, waits of the host, and copies are counted on the simulated device.
 """

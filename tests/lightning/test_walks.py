@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.walk`: many steps in one call of compiled code leave what single steps leave, to the byte."""
+"""Tests of `bdl.samplers.moves`: many steps in one call of compiled code leave what single steps leave, to the byte."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from test_blocks import STEPS, Case, EveryBatch, Run, assert_equal, assert_equal
 
 import bdl
 from bdl import native
-from bdl.samplers import sampler as shell
-from bdl.samplers.compiled import SOURCE
+from bdl.samplers.compiled.update import CompiledUpdate
 
-pytestmark = pytest.mark.skipif(native.load(SOURCE) is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(native.load(CompiledUpdate.source) is None, reason="no C compiler")
 
 CASES = {
     "sgd": Case(sampler={"dynamics": bdl.SGD(0.8), "temperature": 0.0}),
@@ -39,13 +38,13 @@ SAME_WAY = ("sgd", "sgld", "one chain", "uniform prior", "mclmc, leapfrog")  # a
 def walked(monkeypatch) -> list[int]:
     """The lengths of the walks that were made, in steps."""
     lengths: list[int] = []
-    walk = shell.walk
+    walk = bdl.Sampler.walk
 
     def counting(*arguments):
         lengths.append(walk(*arguments))
         return lengths[-1]
 
-    monkeypatch.setattr(shell, "walk", counting)
+    monkeypatch.setattr(bdl.Sampler, "walk", counting)
     return lengths
 
 

@@ -77,4 +77,4 @@ def test_the_noise_of_parts_of_a_pass_is_what_a_pass_leaves(arguments: dict[str,
     assert sampler.host.noise_share == pytest.approx(share)
     variance = sampler.batch_noise.variance
     assert variance is not None
-    torch.testing.assert_close(sampler.batch_variance, share * variance)
+    torch.testing.assert_close(sampler.host.of_one_batch(sampler.batch_noise.variance), share * variance)

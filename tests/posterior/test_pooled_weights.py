@@ -47,7 +47,7 @@ def draws() -> tuple[list[Record], np.ndarray]:
 
     for _ in range(200):
         sampler.step(closure)
-    assert sampler.freeze_weighting() and len(sampler.reweighting.histogram.psi) == 1
+    assert sampler.reweighting.freeze() and len(sampler.reweighting.histogram.psi) == 1
     with torch.no_grad():  # the modes' shares under the weighted law, which the chains cannot find in so few steps
         position = (CENTRES[mode] + WIDTH * torch.randn(CHAINS, generator=generator, dtype=D64)).unsqueeze(1)
         w = (-sampler.log_weight_at(energies(position))).exp()

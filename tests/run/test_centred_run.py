@@ -15,7 +15,7 @@ from running import TINY, refusal, sampled, samples
 import bdl
 from bdl.models import MLP
 from bdl.run.validate import check_config
-from bdl.samplers.centres import fingerprint
+from bdl.samplers.priors.centres import fingerprint
 
 CENTRED = ("start=checkpoint", "sampler.prior.mean=start", "sampler.prior.precision=20")
 

@@ -8,6 +8,7 @@ from repeats import slow_where
 from torch import Tensor
 
 import bdl
+from bdl.samplers.potential import BoundGradient
 
 CHAINS, D, STEPS = 4, 6, 50
 DYNAMICS = {
@@ -69,7 +70,7 @@ class Quadratic:
                     into.copy_(g)
             return losses.detach()
 
-        self.sampler.advance(gradient, measure)
+        self.sampler.advance(BoundGradient(gradient), measure)
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS.values(), ids=WEIGHTINGS)
@@ -105,7 +106,8 @@ def test_the_short_way_of_a_kernel_on_all_the_data_is_its_step_to_the_bit(dynami
 def test_a_bad_gradient_ends_the_short_way_too():
     chain = Quadratic(bdl.SGLD(), bdl.Flat())
     with pytest.raises(bdl.DivergedError, match="the gradient of parameter 1 is not finite at step 0"):
-        chain.sampler.advance(lambda out: [g.fill_(v) for g, v in zip(out, (0.0, torch.nan), strict=True)][0].sum((1,)))
+        written = lambda out: [g.fill_(v) for g, v in zip(out, (0.0, torch.nan), strict=True)][0].sum((1,))  # noqa: E731
+        chain.sampler.advance(BoundGradient(written))
 
 
 def test_a_bad_loss_ends_the_short_way_too():
@@ -117,7 +119,7 @@ def test_a_bad_loss_ends_the_short_way_too():
         return torch.tensor([1.0, 1.0, torch.inf, 1.0])
 
     with pytest.raises(bdl.DivergedError, match="the loss is not finite at step 0"):
-        chain.sampler.advance(gradient, measure=False)
+        chain.sampler.advance(BoundGradient(gradient), measure=False)
 
 
 def test_where_the_short_way_may_be_taken():

@@ -137,7 +137,9 @@ def test_a_sampler_corrects_for_disjoint_batches():
     ratio = sampler.noise_ratio.item()
     sampler.host = replace(sampler.host, noise_share=0.75)
     assert sampler.noise_ratio.item() == pytest.approx(0.75 * ratio)
-    torch.testing.assert_close(sampler.batch_variance, 0.75 * sampler.batch_noise.variance)
+    torch.testing.assert_close(
+        sampler.host.of_one_batch(sampler.batch_noise.variance), 0.75 * sampler.batch_noise.variance
+    )
 
 
 def test_a_step_that_is_seen_twice_does_not_count_twice():

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.centres`: where a prior is centred, in every sampler of the table, saved and resumed."""
+"""Tests of `bdl.samplers.priors.centres`: where a prior is centred, in every sampler, saved and resumed."""
 
 from __future__ import annotations
 

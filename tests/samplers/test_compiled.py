@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.compiled`: the update in C is that of the dynamics and the prior, to rounding.
+"""Tests of `bdl.samplers.compiled.update` and `.steps`: the update in C is that of Python, to rounding.
 
 Every dynamics of the table that has both forms is compared. `tests/lightning/test_walks.py` compares many steps in one
 call with single ones.
@@ -15,10 +15,10 @@ from table import TABLE
 
 import bdl
 from bdl import native
-from bdl.samplers import compiled
-from bdl.samplers.compiled import SOURCE, form_of, linear_numbers
+from bdl.samplers.compiled import steps
+from bdl.samplers.compiled.update import CompiledUpdate, form_of, linear_numbers
 
-pytestmark = pytest.mark.skipif(native.load(SOURCE) is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(native.load(CompiledUpdate.source) is None, reason="no C compiler")
 
 CHAINS, D, STEPS, N = 3, 37, 100, 50  # D is no multiple of the width of any vector
 EPS = torch.finfo(torch.float32).eps
@@ -53,7 +53,7 @@ class Chains:
     @property
     def takes(self) -> bool:
         now = self.sampler.settings()
-        return self.sampler.compiled.takes(self.sampler.prior, N, now.lr, now.temperature)
+        return self.sampler.moves.compiled.takes(self.sampler.prior, N, now.lr, now.temperature)
 
     def state(self) -> list[torch.Tensor]:
         return self.sampler.chain.tensors()
@@ -200,9 +200,9 @@ def test_other_settings_are_left_to_torch(change):
 def test_double_precision_other_priors_and_large_chains_are_left_to_torch(monkeypatch):
     theta = torch.zeros(CHAINS, 5, dtype=torch.float64, requires_grad=True)
     sampler = bdl.Sampler([theta], bdl.SGHMC(), num_data=N, lr=0.1, chains=CHAINS)
-    assert not sampler.compiled.takes(sampler.prior, N, 0.1, 1.0)
+    assert not sampler.moves.compiled.takes(sampler.prior, N, 0.1, 1.0)
     assert not Chains(bdl.SGHMC(), True, bdl.Laplace(1.0)).takes
-    monkeypatch.setattr(compiled, "MOST", CHAINS * D - 1)
+    monkeypatch.setattr(steps, "MOST", CHAINS * D - 1)
     assert not Chains(bdl.SGHMC(), True).takes
 
 
@@ -219,7 +219,7 @@ def test_a_chain_whose_memory_has_moved_is_followed():
 
 
 def test_a_machine_without_a_compiler_makes_the_steps_in_torch(monkeypatch):
-    monkeypatch.setattr(compiled, "_library", lambda: None)
+    monkeypatch.setattr(steps, "library_of", lambda kind: None)
     ours = Chains(bdl.SGHMC(0.2), True)
     assert not ours.takes
     ours.step()

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.compiled_microcanonical`: a step of MCLMC in C is the one of the dataclass, to rounding.
+"""Tests of `bdl.samplers.compiled.microcanonical`: a step of MCLMC in C is the one of the dataclass, to rounding.
 
 `tests/lightning/test_walks.py` compares many steps in one call with single ones, to the byte.
 """
@@ -13,10 +13,10 @@ import torch
 
 import bdl
 from bdl import native
-from bdl.samplers import compiled_microcanonical
-from bdl.samplers.compiled_microcanonical import SOURCE
+from bdl.samplers.compiled import microcanonical, steps
+from bdl.samplers.compiled.microcanonical import CompiledMCLMC
 
-pytestmark = pytest.mark.skipif(native.load(SOURCE) is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(native.load(CompiledMCLMC.source) is None, reason="no C compiler")
 
 CHAINS, D, N = 3, 37, 50  # D is no multiple of the width of any vector
 EPS = torch.finfo(torch.float32).eps
@@ -63,7 +63,7 @@ class Chains:
     @property
     def takes(self) -> bool:
         now = self.sampler.settings()
-        return self.sampler.kernel.takes(self.sampler.prior, N, now.lr, now.temperature)
+        return self.sampler.moves.compiled.takes(self.sampler.prior, N, now.lr, now.temperature)
 
     def follow(self, other: Chains) -> None:
         """Go where the other chains are."""
@@ -129,9 +129,9 @@ def test_steps_without_a_finite_energy_are_undone_alike():
 
 def test_a_step_of_another_strength_is_seen(monkeypatch):
     """Negative control: a first kick that is 1 % too strong."""
-    kicks, drifts = compiled_microcanonical.STAGES["mclachlan"]
+    kicks, drifts = microcanonical.STAGES["mclachlan"]
     wrong = {"mclachlan": ((1.01 * kicks[0], *kicks[1:]), drifts)}
-    monkeypatch.setattr(compiled_microcanonical, "STAGES", wrong)
+    monkeypatch.setattr(microcanonical, "STAGES", wrong)
     ours, theirs = (Chains(KERNELS["no adaptation"], allowed) for allowed in (True, False))
     with pytest.raises(AssertionError, match="theta"):
         assert_same_steps(ours, theirs, 1)
@@ -155,12 +155,12 @@ def test_other_settings_are_left_to_torch(change):
 
 
 def test_other_kernels_priors_and_types_and_large_chains_are_left_to_torch(monkeypatch):
-    assert not Chains(bdl.HMC(2), True).takes and not Chains(bdl.SGHMC(), True).takes
+    assert not Chains(bdl.HMC(2), True).takes
     assert not Chains(KERNELS["mclachlan"], True, bdl.Laplace(1.0)).takes
     theta = torch.zeros(CHAINS, 5, dtype=torch.float64, requires_grad=True)
     sampler = bdl.Sampler([theta], bdl.MCLMC(), num_data=N, lr=0.1, chains=CHAINS)
-    assert not sampler.kernel.takes(sampler.prior, N, 0.1, 1.0)
-    monkeypatch.setattr(compiled_microcanonical, "MOST", CHAINS * D - 1)
+    assert not sampler.moves.compiled.takes(sampler.prior, N, 0.1, 1.0)
+    monkeypatch.setattr(steps, "MOST", CHAINS * D - 1)
     assert not Chains(KERNELS["mclachlan"], True).takes
 
 
@@ -226,7 +226,7 @@ def test_an_error_in_the_middle_of_a_step_leaves_the_chains_where_it_began():
 
 
 def test_a_machine_without_a_compiler_makes_the_steps_in_torch(monkeypatch):
-    monkeypatch.setattr(compiled_microcanonical, "_library", lambda: None)
+    monkeypatch.setattr(steps, "library_of", lambda kind: None)
     ours = Chains(KERNELS["mclachlan"], True)
     assert not ours.takes
     ours.step()

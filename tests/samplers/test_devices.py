@@ -5,6 +5,8 @@ The tests use fake tensors. These have a device and a shape but no numbers, so a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from repeats import slow_where
@@ -18,7 +20,9 @@ import bdl
 from bdl.engine.graphs import Graphs
 from bdl.engine.mlp_gradient import MLPGradient
 from bdl.samplers import chain
-from bdl.samplers.priors import Prior, ScaleMixture
+from bdl.samplers.potential import BoundGradient
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.independent import ScaleMixture
 
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 C, CUDA = 4, torch.device("cuda:0")
@@ -153,7 +157,7 @@ def record(prior=None, loss=None) -> int:
     labels = (C, 8) if isinstance(loss, bdl.CategoricalNLL) else (C, 8, 2)
     for step in range(9):
         x, y = graphs.hold(torch.zeros(C, 8, 3, device=CUDA), torch.zeros(labels, device=CUDA).long())
-        sampler.advance(lambda out, x=x, y=y: gradient.write(x, y, out), measure=step % 2 == 0, launch=graphs.run)
+        sampler.advance(replace(BoundGradient.of(gradient, x, y), launch=graphs.run), measure=step % 2 == 0)
     return len(made)
 
 

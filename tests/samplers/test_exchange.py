@@ -19,7 +19,7 @@ from oracles import COVARIANCE, PRECISION, Estimate
 from repeats import slow_where
 from scipy.stats import norm
 from table import TABLE
-from torch import nn
+from torch import Tensor, nn
 
 import bdl
 from bdl.errors import ConfigError
@@ -56,6 +56,18 @@ def swap_probability(
     return replicas.rates.item()
 
 
+def swapped(replicas: Replicas, energy: Tensor, T: Tensor, log_u: Tensor) -> list[int]:
+    """The chain whose state each chain takes over in a swap."""
+    order = replicas.order(energy, T, log_u)
+    replicas.pass_turn()
+    return order.tolist()
+
+
+def observe(replicas: Replicas, energy: Tensor) -> None:
+    if replicas.counts(energy):
+        replicas.follow(energy, replicas.weight)
+
+
 @pytest.mark.parametrize("gap", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("noise", [0.0, 0.5, 4.0])
 def test_swaps_balance(gap: float, noise: float):
@@ -78,13 +90,13 @@ def test_swaps_are_permutations_of_neighbours():
     T, always = replicas.temperatures(1.0), torch.full((8,), -1e9, dtype=D64)
     energy = torch.arange(8, dtype=D64).flip(0)
     assert T.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
-    assert replicas.order(energy, T, always).tolist() == [1, 0, 3, 2, 5, 4, 7, 6]
-    assert replicas.order(energy, T, always).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
-    assert replicas.order(energy, T, always).tolist() == [1, 0, 3, 2, 5, 4, 7, 6]
+    assert swapped(replicas, energy, T, always) == [1, 0, 3, 2, 5, 4, 7, 6]
+    assert swapped(replicas, energy, T, always) == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert swapped(replicas, energy, T, always) == [1, 0, 3, 2, 5, 4, 7, 6]
     assert replicas.rates.tolist() == [1, 1, 1] and replicas.tried.tolist() == [4, 2, 4]
-    replicas.observe(energy)
-    replicas.order(energy, T, always)
-    replicas.observe(energy[[0, 2, 1, 3, 4, 6, 5, 7]])
+    observe(replicas, energy)
+    swapped(replicas, energy, T, always)
+    observe(replicas, energy[[0, 2, 1, 3, 4, 6, 5, 7]])
     assert replicas.square.tolist() == [0] * 8
 
 
@@ -99,7 +111,7 @@ def test_estimated_variance(shared: float):
     assert replicas.variance() == math.inf
     for _ in range(400):
         common = shared**0.5 * torch.randn((), generator=draw, dtype=D64)
-        replicas.observe(3**0.5 * torch.randn(400, generator=draw, dtype=D64) + common)
+        observe(replicas, 3**0.5 * torch.randn(400, generator=draw, dtype=D64) + common)
     v = replicas.variance()[::2]
     assert v.mean().item() == pytest.approx(3, abs=4.5 * v.std().item() / 200**0.5)
     assert v.std().item() / 200**0.5 < 0.05

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.gaussian_prior`: its density, what it takes of samples, and one posterior after another."""
+"""Tests of `bdl.samplers.priors.gaussian_prior`: its density, and one posterior after another."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ from repeats import slow_where
 from table import LINEAR, MIXING, Row, repeats
 
 import bdl
+from bdl.samplers.potential import BoundGradient
 
 Z = 4.5  # standard errors
 N = 50  # data items; N > 1 shows where N enters
@@ -351,7 +352,7 @@ def gaussian_chains(row: Row, dynamics, e=E, lr_factor=None, temperature=1.0, ba
     def advance():
         if lr_factor:
             sampler.param_groups[0]["lr"] = e * N * lr_factor(sampler.steps)
-        sampler.advance(gradient, measure=False)
+        sampler.advance(BoundGradient(gradient), measure=False)
 
     return x, advance
 
@@ -621,7 +622,7 @@ def well_chains(row: Row, dynamics, se: float, steps: int = 2000) -> Estimate:
 
     total, count = torch.zeros(2 * CHAINS, len(CUTS) + 1), 0
     for step in range(1, 600 + steps + 1):
-        sampler.advance(write, measure=False)
+        sampler.advance(BoundGradient(write), measure=False)
         if step > 600 and step % 4 == 0:
             total += well_statistics(x.flatten())
             count += 1

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.learned_precision`, `.prior` and `.clipping`: precisions that are drawn inside the run.
+"""Tests of `bdl.samplers.priors.learned`, `.base` and `bdl.samplers.clipping`: precisions drawn in the run.
 
 On a linear regression the marginal law of log τ is an integral over one number. Every kind of move must reach it, at
 other temperatures too, to 4.5 standard errors; a conditional law that is 5 % off must not. One false alarm in 10,000 is
@@ -17,7 +17,7 @@ from repeats import slow_where
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.samplers.learned_precision import LearnedGaussian
+from bdl.samplers.priors.learned import LearnedGaussian
 
 D64 = torch.float64
 N, CHAINS, Z = 20, 1024, 4.5

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.moves` and `.dynamics.base`.
+"""Tests of `bdl.samplers.moves`, `.kernel_moves` and `.dynamics.base`.
 
 One step, in its order; and the dynamics, states and settings that the sampler refuses.
 """

@@ -141,7 +141,7 @@ def sampled(
 
     for _ in range(burn_in):
         sampler.step(closure)
-    assert sampler.freeze_weighting() == sampler.weighting.needs_energy
+    assert sampler.reweighting.freeze() == sampler.weighting.needs_energy
     sampler.param_groups[0]["lr"] = e * N
     values, weights = [], []
     for k in range(steps):

@@ -12,6 +12,7 @@ from scipy.stats import kstest
 import bdl
 from bdl import native
 from bdl.samplers import noise
+from bdl.samplers.compiled import steps as compiled
 from bdl.samplers.noise import SOURCE, Noise, normal, radius, threefry
 
 M = 2**20
@@ -138,9 +139,9 @@ def test_a_machine_without_a_compiler_samples_the_same_to_rounding(dynamics, mon
     """20 steps round each number some ten times; the dynamics are stable, so that the errors only add up."""
     ours = steps(sampler(dynamics=dynamics), 20)
     monkeypatch.setattr(noise, "_library", lambda: None)
-    monkeypatch.setattr(noise, "_function", lambda: 0)
+    monkeypatch.setattr(compiled, "library_of", lambda kind: None)
     theirs = sampler(dynamics=dynamics)
-    assert not theirs.compiled.takes(theirs.prior, 1, 0.1, 1.0)
+    assert not theirs.moves.compiled.takes(theirs.prior, 1, 0.1, 1.0)
     assert torch.allclose(ours, steps(theirs, 20), rtol=0, atol=20 * 20 * EPS * float(ours.abs().max()))
 
 

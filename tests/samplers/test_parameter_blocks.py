@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.blocks`.
+"""Tests of `bdl.samplers.priors.blocks`.
 
 Blocks of parameters with a prior or an lr of their own have the law that they state; `only` freezes the rest.
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.priors` and `.scales`.
+"""Tests of `bdl.samplers.priors.independent` and `.scales`.
 
 Densities with their constants against scipy, gradients against autograd, scales per tensor and by fan-in.
 """

@@ -50,7 +50,7 @@ def reweighted(weighting, steps: int, learn: int = 0, dynamics=bdl.SGLD(), e=WEL
     x, sampler, advance = chains(WELL, weighting, count, 3, start, e, dynamics, **arguments)
     for _ in range(learn):
         advance()
-    while not sampler.freeze_weighting():
+    while not sampler.reweighting.freeze():
         advance()
     sums = torch.zeros(count, 5, dtype=D64)
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.sampler`, `.chain`, `.buffer`, `.potential`, `.idle`, `.hosted`, `.resume` and `.readings`.
+"""Tests of `bdl.samplers.sampler`, `.chain`, `.buffer`, `.potential`, `.idle`, `.host`, `.resume`, `.temperatures`.
 
 The Sampler: injected noise, batch noise, resuming, errors, and parameters without a gradient.
 """

@@ -8,7 +8,7 @@ from torch import nn
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.samplers.stray import StrayWatch
+from bdl.samplers.chain import StrayWatch
 
 
 def test_a_noted_move_is_refused_once_and_names_the_kernel():

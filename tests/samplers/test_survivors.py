@@ -9,7 +9,7 @@ import torch
 
 import bdl
 from bdl.errors import BdlWarning, ConfigError, DivergedError
-from bdl.samplers.chain import Host
+from bdl.samplers.host import Host
 
 CHAINS, D, STEPS, BAD = 4, 3, 40, (10, 2)  # the step at which the loss of chain 2 is NaN
 OTHERS = [0, 1, 3]

@@ -16,6 +16,7 @@ from scipy.stats import gamma
 import bdl
 from bdl.errors import ConfigError
 from bdl.psi import lean, log_psi_and_slope
+from bdl.samplers.potential import BoundGradient
 from bdl.samplers.weighting.depth import depth
 from bdl.samplers.weighting.histogram import Form, Histogram
 from bdl.samplers.weighting.partition import FLOOR_SHARE
@@ -107,7 +108,7 @@ def chains_on(weighting, d=50, count=32, e=0.1, T=1.0, seed=0):
     sampler = bdl.Sampler([theta], bdl.SGLD(), weighting=weighting, **settings)
 
     def advance():
-        return sampler.advance(lambda out: (out[0].copy_(theta), theta.square().sum(1) / 2)[1])
+        return sampler.advance(BoundGradient(lambda out: (out[0].copy_(theta), theta.square().sum(1) / 2)[1]))
 
     return sampler, advance
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning as L
@@ -18,7 +18,7 @@ from bdl.samplers.batch_gradient import BatchGradient, GradientEstimator
 from bdl.samplers.batch_noise import EVERY, KEEP, BatchNoise
 from bdl.samplers.chain import Chain
 from bdl.samplers.dynamics.base import Transition, mean
-from bdl.samplers.potential import Closure, Evaluation, Gradient, Idle, Launch, Potential
+from bdl.samplers.potential import BoundGradient, Closure, Evaluation, Potential
 from bdl.samplers.weighting.base import Weighting
 
 PASSES = 2  # passes over the data between two anchors; the gradient at an anchor then adds half of a batch to a step
@@ -131,17 +131,17 @@ class ControlledGradient(BatchGradient):
         self._observe()
         return evaluation
 
-    def evaluate_by(self, gradient: Gradient, measure: bool, launch: Launch | None, idle: Idle) -> Evaluation:
+    def evaluate_by(self, gradient: BoundGradient, measure: bool) -> Evaluation:
         if not self.acts:
-            return super().evaluate_by(gradient, measure, launch, idle)
+            return super().evaluate_by(gradient, measure)
 
         def controlled(out: Any) -> Tensor:
-            difference = self._at_anchor(lambda: (gradient(out), list(idle())))
-            return self._add(gradient(out), difference)
+            difference = self._at_anchor(lambda: (gradient.write(out), list(gradient.idle())))
+            return self._add(gradient.write(out), difference)
 
         self._renew_when_due()
         reads = (self.anchor, self.gradient, self.loss_there, self._scratch)
-        evaluation = self.potential.evaluate_by(controlled, measure, launch, idle, reads)
+        evaluation = self.potential.evaluate_by(replace(gradient, write=controlled), measure, reads)
         self._observe()
         return evaluation
 

@@ -19,7 +19,8 @@ from bdl.frozen import Only
 from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import BAOAB
-from bdl.samplers.priors import Gaussian, Prior
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.independent import Gaussian
 from bdl.tune.batch import choose_batch
 from bdl.tune.step import heat_of, measure_noise, warm_up
 from bdl.tune.trial import Items, Problem, Trial
@@ -97,10 +98,8 @@ def learning_coefficient(
         raise ConfigError(f"a learning coefficient needs at least 2 items, got {n}: T = log N")
     stack = ChainStack(net, chains, only=only, start="given", seed=seed, shared=False)
     parameters = sum(p[0].numel() for p in stack.parameters() if p.requires_grad)
-    size = len(items[1]) if dynamics.full_batch else batch_size or choose_batch(len(items[1]), parameters).value
-    problem = Problem(
-        stack, loss, items, n, min(size, len(items[1])), temperature or math.log(n), seed, compiled, train=False
-    )
+    size = dynamics.batch_of(len(items[1]), batch_size or choose_batch(len(items[1]), parameters).value)
+    problem = Problem(stack, loss, items, n, size, temperature or math.log(n), seed, compiled, train=False)
     prior = problem.centred(Gaussian(localization * problem.temperature, mean="start"))
     lr = lr or find_lr(problem, dynamics, prior, steps)
     chain = _Chains(problem, dynamics, prior, lr)
@@ -196,5 +195,5 @@ def _check(
             check_positive(name, value)
     if not dynamics.noisy or dynamics.variational or dynamics.adapt_steps:
         raise ConfigError(f"a learning coefficient needs a sampler that does not adapt, got {dynamics}: bdl.SGLD()")
-    if lr is None and not (dynamics.full_batch or "lr" in dynamics.tunable):
+    if lr is None and not dynamics.fits_trials:
         raise ConfigError(f"lr of {dynamics} cannot be found, because it preconditions its step: give lr")

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.prior import Prior
-from bdl.samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.independent import Gaussian, Laplace, ScaleMixture, StudentT
 
 
 def draw_from(prior: Prior, d: int, random: torch.Generator) -> Tensor:

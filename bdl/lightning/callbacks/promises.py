@@ -125,9 +125,8 @@ class Promises(SamplerCallback):
 
     def _energy(self, all_data: bool) -> float:
         """The mean U of the chains; NaN if unknown. all_data: over all the data where that costs little."""
-        sampler, host = self.sampler, self.sampler.host
-        batch_is_all = sampler.dynamics.full_batch or host.sees_all_data
-        measures = all_data and self._of_all_data and host.full_loss is not None and not batch_is_all
+        sampler = self.sampler
+        measures = all_data and self._of_all_data and sampler.full_loss is not None and not sampler.chain.sees_all_data
         energy = sampler.full_energy() if measures else sampler.energy
         if energy is None:
             return math.nan

@@ -71,7 +71,7 @@ class SampleWriter:
         fields, self.waiting = dict(self.waiting), None
         tensors, rows, chains = fields.pop("tensors"), fields.pop("rows"), self.sampler.chains
         # Where psi reads the full energy, the sampler's last evaluation may be some steps old
-        at_full = self.sampler.full_log_weight(fields["energy_full"], rows)
+        at_full = self.sampler.reweighting.at_full_energy(fields["energy_full"], rows, self.sampler.settings())
         log_weight = at_full if at_full is not None else None if energy is None else log_weight
         if not self.writes:
             return

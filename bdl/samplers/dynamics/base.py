@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -112,6 +112,19 @@ class Transition(ABC):
         """
         return d
 
+    def batch_of(self, items: int, wanted: int | None) -> int:
+        """How many of so many items a batch has, where so many are wanted; None wants all."""
+        return items if wanted is None else min(wanted, items)
+
+    @property
+    def fits_trials(self) -> bool:
+        """Whether `tune` may try settings with it; another dynamics stands for one whose lr has a scale of its own."""
+        return "lr" in self.tunable
+
+    def adapting_in(self, steps: int) -> Transition:
+        """The transition for a trial in which it has so many steps to adapt."""
+        return self
+
     def reads_extra(self, s: Any) -> bool:
         """Whether the next step still reads what `needs` names; the shell then gathers it."""
         return True
@@ -202,30 +215,22 @@ class FullBatch(Transition):
     full_batch = True
     travels: tuple[str, ...] = ("theta", "gradient", "potential")
 
+    def batch_of(self, items: int, wanted: int | None) -> int:
+        return items
+
+    @property
+    def fits_trials(self) -> bool:
+        return True  # it finds its lr itself
+
+    def adapting_in(self, steps: int) -> Transition:
+        return replace(self, adapt_steps=steps) if self.adapt_steps else self  # type: ignore[type-var]
+
     @abstractmethod
     def kernel(self, s: Any, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Any:
         """The state after one step, which must leave `s` as it is until the last evaluation.
 
         z (..., d) is standard normal. log_u (..., 1) is the log of a uniform, for a test of acceptance.
         """
-
-
-class AcceptReject(FullBatch):
-    """A kernel that proposes a state and accepts or rejects it by the energy of all the data: exact at any step size.
-
-    Its state is an `Accepted`. `target` is the acceptance rate that the first `adapt_steps` steps adapt lr to.
-    """
-
-    target: float
-
-    def acceptance(self, s: Any) -> Tensor:
-        """(...,) mean acceptance probability since adaptation ended; NaN before."""
-        return s.accepted / max(s.steps - (self.adapt_steps or 0), 0)
-
-    def describe_noise(self, s: Any, lr: Scalar, tau: Scalar) -> str:
-        rate, adapted = mean(self.acceptance(s)), mean(lr * s.log_factor.exp())
-        known = "not measured yet" if math.isnan(rate) else f"{rate:.2f}"
-        return f"accept/reject on all the data: exact at any lr; lr adapted to {adapted:.3g}, acceptance {known}"
 
 
 def mean(value: Scalar) -> float:

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_choice
 
 Mass = Literal["unit", "diagonal"]
 WINDOWS = (1, 2, 4, 8, 16, 32)  # 80ths of the adaptation at which the windows begin; they end at twice as many
@@ -40,8 +40,7 @@ class KineticByMass:
 
 def check_mass(mass: str, steps: int, key: str, friction: float = 1.0) -> None:
     """Raise ConfigError for an unknown mass, and for a diagonal one with too few steps to adapt in at this friction."""
-    if mass not in ("unit", "diagonal"):
-        raise ConfigError(f'mass must be "unit" or "diagonal", got {mass!r}')
+    check_choice("mass", mass, ("unit", "diagonal"))
     shortest = max(SHORTEST, math.ceil(2.5 * briefest(friction)))
     if mass == "diagonal" and steps < shortest:
         at = f" at friction {friction}" if friction < 1 else ""

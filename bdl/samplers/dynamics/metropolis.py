@@ -6,14 +6,16 @@ lr. During its first `adapt_steps` steps, each chain adapts a factor that multip
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdl.devices import widest
 from bdl.errors import ConfigError, check_fraction
-from bdl.samplers.dynamics.base import AcceptReject, Evaluate, Scalar
+from bdl.samplers.dynamics.base import Evaluate, FullBatch, Scalar, mean
 from bdl.samplers.dynamics.mass import Mass, check_mass, window
 
 PRIOR = 5  # steps for which the harmonic mean of all variances counts, against chance in short windows
@@ -42,6 +44,34 @@ class AcceptedByMass(Accepted):
     square: Tensor = field(kw_only=True)  # (..., d) sum of squared deviations from it
 
 
+class AcceptReject(FullBatch):
+    """A kernel that proposes a state and accepts or rejects it by the energy of all the data: exact at any step size.
+
+    Its state is an `Accepted`. `target` is the acceptance rate that the first `adapt_steps` steps adapt lr to.
+    """
+
+    target: float
+
+    def __post_init__(self) -> None:
+        check_fraction("target acceptance", self.target)
+        if (self.adapt_steps or 0) < 0:
+            raise ConfigError(f"adapt_steps must be >= 0, got {self.adapt_steps}")
+
+    def init(self, theta: Tensor) -> Accepted:
+        """The state at θ before its energy is known: NaN."""
+        zero = torch.zeros_like(theta[..., 0], dtype=widest(theta.device))
+        return Accepted(theta, torch.zeros_like(theta), zero * float("nan"), zero.clone(), zero.clone())
+
+    def acceptance(self, s: Any) -> Tensor:
+        """(...,) mean acceptance probability since adaptation ended; NaN before."""
+        return s.accepted / max(s.steps - (self.adapt_steps or 0), 0)
+
+    def describe_noise(self, s: Any, lr: Scalar, tau: Scalar) -> str:
+        rate, adapted = mean(self.acceptance(s)), mean(lr * s.log_factor.exp())
+        known = "not measured yet" if math.isnan(rate) else f"{rate:.2f}"
+        return f"accept/reject on all the data: exact at any lr; lr adapted to {adapted:.3g}, acceptance {known}"
+
+
 @dataclass(frozen=True)
 class Metropolis(AcceptReject):
     """Random-walk Metropolis (Metropolis et al. 1953).
@@ -54,12 +84,6 @@ class Metropolis(AcceptReject):
 
     target: float = 0.234
     adapt_steps: int = 0
-
-    def __post_init__(self) -> None:
-        check_target(self.target, self.adapt_steps)
-
-    def init(self, theta: Tensor) -> Accepted:
-        return not_evaluated(theta)
 
     def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
         proposal = s.theta + _root(2 * _factor(s) * lr * tau, z) * z
@@ -80,12 +104,6 @@ class MALA(AcceptReject):
 
     target: float = 0.574
     adapt_steps: int = 0
-
-    def __post_init__(self) -> None:
-        check_target(self.target, self.adapt_steps)
-
-    def init(self, theta: Tensor) -> Accepted:
-        return not_evaluated(theta)
 
     def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
         step = lr * _factor(s)  # (..., 1)
@@ -121,13 +139,13 @@ class HMC(AcceptReject):
     mass: Mass = "unit"
 
     def __post_init__(self) -> None:
-        check_target(self.target, self.adapt_steps)
+        super().__post_init__()
         check_mass(self.mass, self.adapt_steps, "adapt_steps")
         if self.leapfrog < 1:
             raise ConfigError(f"leapfrog must be at least 1 step, got {self.leapfrog}")
 
     def init(self, theta: Tensor) -> Accepted:
-        s = not_evaluated(theta)
+        s = super().init(theta)
         if self.mass == "unit":
             return s
         zero = torch.zeros_like(theta)
@@ -161,12 +179,6 @@ def path_length(mean: int, step: int) -> int:
     """
     half = mean // 2
     return mean - half + int((2 * half + 1) * ((step + 1) * GOLDEN % 1))
-
-
-def not_evaluated(theta: Tensor) -> Accepted:
-    """The state at θ before its energy is known: NaN."""
-    zero = torch.zeros_like(theta[..., 0], dtype=widest(theta.device))
-    return Accepted(theta, torch.zeros_like(theta), zero * float("nan"), zero.clone(), zero.clone())
 
 
 def accept(
@@ -222,12 +234,6 @@ def from_variance(variance: Tensor, n: int, old: Tensor) -> Tensor:
     usual = moved.sum(-1, keepdim=True) / torch.where(moved, 1 / variance, 0).sum(-1, keepdim=True)
     shrunk = (n * variance + PRIOR * usual) / (n + PRIOR)
     return torch.where(moved.any(-1, keepdim=True), shrunk * (1 / shrunk).mean(-1, keepdim=True), old)
-
-
-def check_target(target: float, adapt_steps: int) -> None:
-    check_fraction("target acceptance", target)
-    if adapt_steps < 0:
-        raise ConfigError(f"adapt_steps must be >= 0, got {adapt_steps}")
 
 
 def _factor(s: Accepted) -> Tensor:

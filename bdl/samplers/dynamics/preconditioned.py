@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_choice
 from bdl.identity import type_name
 from bdl.samplers.dynamics.base import Dynamics, Position, Scalar, add_, root
 
@@ -156,19 +156,7 @@ class SGRLD(Preconditioned):
             metric, gamma = self._fisher(s), None
         else:
             metric, gamma = metric_and_divergence(self.metric, s.theta)
-        if metric.ndim == s.theta.ndim:
-            # The check waits for the device; the Fisher metric is always positive
-            positive = self.metric is None or bool((metric > 0).all())
-            drift, noise = g / metric, z / metric.sqrt()
-        else:
-            root_g, info = torch.linalg.cholesky_ex(metric)
-            positive = not bool(info.any())
-            drift = torch.cholesky_solve(g.unsqueeze(-1), root_g).squeeze(-1)
-            noise = torch.linalg.solve_triangular(root_g.mT, z.unsqueeze(-1), upper=True).squeeze(-1)
-        if not positive:
-            raise ConfigError(
-                "the metric G(θ) is not positive definite where the chain is: add a multiple of the identity"
-            )
+        drift, noise = self._solve(metric, g, z)
         add_(s.theta, -lr, drift)
         if gamma is not None:
             add_(s.theta, lr * tau, gamma)
@@ -181,6 +169,23 @@ class SGRLD(Preconditioned):
         g = vmap(self.metric)(_rows(s.theta))
         inverse = 1 / g if g.ndim == 2 else torch.linalg.inv(g).diagonal(dim1=1, dim2=2)
         return lr * grad_var * inverse.reshape_as(grad_var) / (2 * tau)
+
+    def _solve(self, metric: Tensor, g: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., d) G⁻¹ g, and noise of covariance G⁻¹ from z. Raises ConfigError unless G is positive definite."""
+        if metric.ndim == g.ndim:
+            # The check waits for the device; the Fisher metric is always positive
+            positive = self.metric is None or bool((metric > 0).all())
+            drift, noise = g / metric, z / metric.sqrt()
+        else:
+            root_g, info = torch.linalg.cholesky_ex(metric)
+            positive = not bool(info.any())
+            drift = torch.cholesky_solve(g.unsqueeze(-1), root_g).squeeze(-1)
+            noise = torch.linalg.solve_triangular(root_g.mT, z.unsqueeze(-1), upper=True).squeeze(-1)
+        if not positive:
+            raise ConfigError(
+                "the metric G(θ) is not positive definite where the chain is: add a multiple of the identity"
+            )
+        return drift, noise
 
     def _fisher(self, s: Averaged) -> Tensor:
         scale = s.mean.mean(-1, keepdim=True).clamp_min(torch.finfo(s.mean.dtype).tiny)
@@ -211,8 +216,7 @@ class SGFS(Preconditioned):
     )
 
     def __post_init__(self) -> None:
-        if self.form not in ("diagonal", "full"):
-            raise ConfigError(f'form must be "diagonal" or "full", got {self.form!r}')
+        check_choice("form", self.form, ("diagonal", "full"))
         if not self.b > 0:
             raise ConfigError(f"b must be > 0, got {self.b}")
 

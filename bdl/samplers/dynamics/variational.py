@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bdl.devices import widest
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_choice
 from bdl.samplers.dynamics.base import Dynamics, Scalar
 
 BETAS, EPS = (0.9, 0.999), 1e-8  # Adam's defaults (Kingma & Ba 2015)
@@ -59,8 +59,7 @@ class MeanField(Dynamics):
     def __post_init__(self) -> None:
         if not self.init_std > 0:
             raise ConfigError(f"init_std must be > 0, got {self.init_std}")
-        if self.kl_weights not in ("uniform", "geometric"):
-            raise ConfigError(f'kl_weights must be "uniform" or "geometric", got {self.kl_weights!r}')
+        check_choice("kl_weights", self.kl_weights, ("uniform", "geometric"))
         if self.kl_weights == "geometric" and (self.batches is None or self.batches < 1):
             raise ConfigError(
                 f"geometric kl_weights need the number of batches of an epoch, got {self.batches}: set batches"

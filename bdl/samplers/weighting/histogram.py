@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_choice
 from bdl.psi import Array, clip, exp, larger, last_below, lean, log_psi_and_slope
 
 ENOUGH = 10.0  # visits of a bin from which psi says something there
@@ -45,10 +45,8 @@ class Form:
     open_top: bool = True
 
     def __post_init__(self) -> None:
-        if self.rise not in ("bounded", "clipped", "log"):
-            raise ConfigError(f'rise must be "bounded", "clipped" or "log", got {self.rise!r}')
-        if self.start not in ("flat", "linear"):
-            raise ConfigError(f'start must be "flat" or "linear", got {self.start!r}')
+        check_choice("rise", self.rise, ("bounded", "clipped", "log"))
+        check_choice("start", self.start, ("flat", "linear"))
         if self.min_visits < 0:
             raise ConfigError(f"min_visits must be >= 0, got {self.min_visits}")
 
@@ -228,14 +226,6 @@ class Histogram:
         self.clock.zero_()
         self.left.fill_(1.0)
         self.haste.fill_(1.0)
-
-    def outside(self) -> tuple[float, float]:
-        """Shares of the recent energies below the lowest edge and above the highest; NaN while the pilot runs."""
-        recent = self.window[: min(self.seen, self.pilot)]
-        if self.edges is None or len(recent) == 0:
-            return math.nan, math.nan
-        below, above = recent < self.edges[:, 0], recent > self.edges[:, -1]
-        return below.double().mean().item(), above.double().mean().item()
 
     def all_edges(self) -> Tensor:
         """(R, m + 1) bin edges; NaN while the pilot runs."""

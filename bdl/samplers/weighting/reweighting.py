@@ -13,13 +13,13 @@ from bdl.devices import moved, widened, widest
 from bdl.errors import ConfigError
 from bdl.psi import Array, lean
 from bdl.samplers.dynamics.base import Scalar
+from bdl.samplers.held import HeldNumbers
 from bdl.samplers.potential import Launch, Potential
 from bdl.samplers.resume import Saved
 from bdl.samplers.settings import StepSettings, any_positive
 from bdl.samplers.weighting.base import Weighting
 from bdl.samplers.weighting.histogram import Histogram
 from bdl.samplers.weighting.partition import batch_error
-from bdl.samplers.weighting.recorded import RecordedWeighting
 
 SMOOTHING = 0.95  # decay of the running mean under energy="ema"
 
@@ -75,11 +75,10 @@ class Reweighting(Saved):
         potential: Potential,
         now: StepSettings,
         launch: Launch | None = None,
-        scales: bool = True,
     ) -> Tensor | None:
         """Multiply g (..., d) in place by the multiplier (..., 1) and return it; psi learns from the energy (C,).
 
-        launch: runs the kernels together, once the bins are known. scales: False leaves g as it is.
+        launch: runs the kernels together, once the bins are known.
         """
         if energy is None or not self.weighting.needs_energy:
             return None
@@ -90,8 +89,7 @@ class Reweighting(Saved):
                 return self._weigh_recorded(h, g, self.energy, now, launch)
         self._weigh_and_learn(lean(self.energy), now)
         multiplier = self.multiplier.to(g.dtype).view(*g.shape[:-1], 1)
-        if scales:
-            g.mul_(multiplier)
+        g.mul_(multiplier)
         return multiplier
 
     def _weigh_recorded(self, h: Histogram, g: Tensor, u: Tensor, now: StepSettings, launch: Launch) -> Tensor:
@@ -132,6 +130,17 @@ class Reweighting(Saved):
         if self.histogram is None or (self._in_temperatures and not any_positive(temperature)):
             return torch.zeros_like(u)
         return zeta * torch.as_tensor(self.histogram.evaluate(lean(u / at if self._in_temperatures else u))[0])
+
+    def at_full_energy(self, energies: list[float] | None, rows: list[int], now: StepSettings) -> Tensor | None:
+        """(C,) log importance weights at full-data energies, nats, of the chains `rows`; those of others mean nothing.
+
+        None without such energies, and where psi reads others.
+        """
+        if self.weighting.energy != "full" or energies is None:
+            return None
+        each = torch.full(self.multiplier.shape, energies[0], dtype=torch.float64)
+        each[rows] = torch.tensor(energies, dtype=torch.float64)
+        return self.log_weight_at(each.to(self.multiplier.device), now.zeta, now.temperature)
 
     def explain(self, now: StepSettings) -> list[str]:
         """Lines on the bins: where they lie, how deep they reach, and how they compare with the noise of an energy."""
@@ -204,3 +213,44 @@ class Reweighting(Saved):
         if self.learnt_at not in (None, learns_at):
             h.forget()
         self.learnt_at = learns_at
+
+
+class RecordedWeighting:
+    """The kernels by which a weighting acts on a step, as a graph launches them together: many, on few numbers each.
+
+    weighting: a `HistogramWeighting`. like: energies (C,).
+    """
+
+    def __init__(self, weighting: Any, like: Tensor):
+        self.weighting, self.device, self.seen = weighting, like.device, like
+        self._held = HeldNumbers(like)
+
+    def weigh(
+        self, h: Histogram, g: Tensor, energy: Tensor, temperature: Scalar, zeta: float, learns: bool, launch: Launch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Multiply g (..., d) by the multiplier, and let psi learn from the energies (C,).
+
+        Returns multiplier and log weight, (C,) each, and the multiplier (..., 1) until the next step. `seen` then holds
+        the energies that psi has read, in its unit, until the next step.
+        """
+        gamma, tabulates = self.weighting.advance(h) if learns else (0.0, False)
+        held, energy = self._held, self._held.copy("energy", energy)
+        t = held.put("temperature", temperature, each=True)
+        step, power = held.put("gamma", gamma), held.put("zeta", zeta)
+
+        def work() -> Any:
+            u, scale = energy, t
+            if self.weighting.units == "temperature":
+                u, scale = u / scale, 1.0
+            log_psi, slope = h.evaluate(u)
+            both = torch.stack([1 + power * scale * slope, power * log_psi])
+            if learns:
+                self.weighting.move_psi(h, u, step, power, tabulates)
+            multiplier = both[0].to(g.dtype).view(*g.shape[:-1], 1)
+            g.mul_(multiplier)
+            return both, multiplier, u
+
+        used = (h.edges, h.psi, h.log_psi, h.visits, h.begun, h.clock, h.pace, h.left, h.haste, g)
+        both, multiplier, self.seen = launch(work, ("psi", learns, tabulates), used)
+        of_chains, log_weight = both.clone().unbind()  # others keep them beyond this step
+        return of_chains, log_weight, multiplier

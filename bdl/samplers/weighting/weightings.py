@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_choice
 from bdl.psi import Array, exp, lean
 from bdl.samplers.weighting.base import AUTO, RobbinsMonro, Weighting
 from bdl.samplers.weighting.depth import depth
@@ -59,13 +59,10 @@ class HistogramWeighting(Weighting):
     descends: ClassVar[bool] = False  # whether a floor that the pilot found goes down to where the energies are
 
     def __post_init__(self) -> None:
-        if not isinstance(self.form, Form) and self.form not in self.forms:
-            *words, last = (f'"{name}"' for name in self.forms)
-            raise ConfigError(f"form must be {', '.join(words)} or {last}, got {self.form!r}")
-        if self.energy not in ("batch", "ema", "full", "control"):
-            raise ConfigError(f'energy must be "batch", "ema", "full" or "control", got {self.energy!r}')
-        if self.units not in ("nats", "temperature"):
-            raise ConfigError(f'units must be "nats" or "temperature", got {self.units!r}')
+        if not isinstance(self.form, Form):
+            check_choice("form", self.form, self.forms)
+        check_choice("energy", self.energy, ("batch", "ema", "full", "control"))
+        check_choice("units", self.units, ("nats", "temperature"))
         if self.bins < 2:
             raise ConfigError(f"bins must be at least 2, got {self.bins}")
         if self.zeta == AUTO:
@@ -80,6 +77,10 @@ class HistogramWeighting(Weighting):
             raise ConfigError('energy="control" with refresh = 1 finds the full energy at every step: set refresh > 1')
         if self.pilot < RECENT:
             raise ConfigError(f"pilot must be at least {RECENT} steps, got {self.pilot}")
+        self._check_bounds()
+
+    def _check_bounds(self) -> None:
+        """Raise ConfigError for bounds beside edges, and for a low that is not below high."""
         if self.edges is not None and (self.low is not None or self.high is not None):
             raise ConfigError(
                 f"give either edges or low and high, got edges = {self.edges!r}, low = {self.low}, "

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import Scalar, Transition
-from bdl.samplers.priors import Uniform
+from bdl.samplers.priors.independent import Uniform
 from bdl.samplers.sampler import Sampler
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.seeding import generator

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from bdl.devices import widest
 from bdl.errors import ConfigError
-from bdl.samplers.centres import describe, fingerprint
-from bdl.samplers.prior import Centred, Prior, Scalar, centre
-from bdl.samplers.scales import Shapes, in_type_of
+from bdl.samplers.priors.base import Centred, Prior, Scalar, centre
+from bdl.samplers.priors.centres import describe, fingerprint
+from bdl.samplers.priors.scales import Shapes, in_type_of
 from bdl.torch_private import standard_gamma
 
 LEARNED = "learned"

@@ -1,9 +1,11 @@
-/* Standard normal numbers: ThreeFry-4x32-20 (Salmon et al. 2011), and Box & Muller's transform. noise.py compiles this file.
+/* What the C code of the samplers shares: the random generator, the first fields of each structure, and the finite check.
 
-   Numbers come in groups of 64. Group i of step k is a function of key, k and i alone, so any part of any step can be made
-   where it is needed, in any order. noise.py has the same in NumPy. */
+   Standard normal numbers: ThreeFry-4x32-20 (Salmon et al. 2011), and Box & Muller's transform. They come in groups of 64.
+   Group i of step k is a function of key, k and i alone, so any part of any step can be made where it is needed, in any
+   order. noise.py has the same in NumPy. */
 
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -17,8 +19,34 @@ typedef uint32_t U;
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-#define LANES 16 /* counters of a group, each of which gives four numbers */
+#define LANES 16 /* counters of a group, each of which gives four numbers; and sums that run beside each other, so that the
+                    order of a sum is that of no CPU in particular */
 #define GROUP (4 * LANES)
+
+/* What every structure begins with. Arrays hold the chains one after the other. */
+#define CHAIN_FIELDS \
+    I chains, dim; \
+    float *theta, *g;                                /* g: gradient of the mean loss, or of U/N */ \
+    const float *precision, *centre;                 /* of the prior, (dim); NULL where one number holds for all */ \
+    double one_precision, one_centre, items;         /* items: N */ \
+    const double *numbers;                           /* (steps, NUMBERS) */ \
+    const U *key;                                    /* of the noise */ \
+    I step;                                          /* the number of the first step */ \
+    const float *losses;                             /* (gradients, chains) */
+
+/* A function that tells Python the bytes of a structure, where its last field lies, and NUMBERS: it describes the same */
+#define LAYOUT(function, type, last) \
+    void function(I *places) { places[0] = sizeof(type), places[1] = offsetof(type, last), places[2] = NUMBERS; }
+
+INLINE int all_finite(const float *x, I n) {
+    int32_t bad = 0;
+    for (I i = 0; i < n; i++) {
+        int32_t bits;
+        memcpy(&bits, x + i, 4);
+        bad |= (bits & 0x7F800000) == 0x7F800000;
+    }
+    return !bad;
+}
 
 #define TURN(x, by) ((x) << (by) | (x) >> (32 - (by)))
 #define MIX(x, y, by) x += y, y = TURN(y, by) ^ x
@@ -82,7 +110,7 @@ INLINE void box_muller(U radius, U angle, float *x, float *y) {
 }
 
 /* z (n) = the numbers of a step from the number `from` on, which begins a group */
-void bdl_normal(const U *key, I step, I from, I n, float *z) {
+static __attribute__((noinline)) void normal(const U *key, I step, I from, I n, float *z) {
     U bits[4][LANES];
     float group[4][LANES];
     for (I at = 0; at < n; at += GROUP) {
@@ -92,6 +120,3 @@ void bdl_normal(const U *key, I step, I from, I n, float *z) {
         memcpy(z + at, group, (size_t)(n - at < GROUP ? n - at : GROUP) * 4);
     }
 }
-
-/* The bits of a group (4, LANES), for a test with the authors' own numbers */
-void bdl_threefry(const U *key, I step, I group, U *out) { threefry(key, step, group, (U(*)[LANES])out); }

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from bdl.errors import BdlWarning, ConfigError
-from bdl.samplers.priors import Prior
-from bdl.samplers.scales import Shapes
+from bdl.samplers.priors.base import Prior
+from bdl.samplers.priors.scales import Shapes
 
 LEAST = 0.05  # share of a coordinate's variance that stays its own, beside what the factors explain
 APART = 9.0  # variance of the chains' means over that within chains: three standard deviations
@@ -82,12 +82,7 @@ class GaussianPrior(Prior):
         """
         temperature = _temperature(posterior.records)
         shapes = {name: tuple(p.shape) for name, p in posterior.net.named_parameters()}
-        rows, chains, names = [], [], []
-        for draw in posterior.stream():
-            names = [name for name in shapes if name in draw.tensors]
-            rows.append(torch.cat([draw.tensors[name].detach().cpu().flatten() for name in names]).double())
-            chains.append(draw.chain)
-        x = torch.stack(rows)
+        x, chains, names = _samples(posterior, list(shapes))
         most = min(len(x) - 2, x.shape[1])
         if not 0 <= rank <= most:
             raise ConfigError(
@@ -100,7 +95,7 @@ class GaussianPrior(Prior):
             raise ConfigError(
                 f"{_first(variance == 0, names, shapes)} is the same in all samples: sample it, or freeze it"
             )
-        _warn_of_modes(x, torch.tensor(chains))
+        _warn_of_modes(x, chains)
         factors = _principal(x, rank) / math.sqrt(temperature)
         variance = variance / temperature
         own = (variance - factors.square().sum(0)).maximum(LEAST * variance)
@@ -132,10 +127,6 @@ class GaussianPrior(Prior):
         return replace(
             self, names=tuple(names), shapes=tuple(map(tuple, shapes)), mean=mean, variance=variance, factors=factors
         )
-
-    def to(self, like: Tensor) -> GaussianPrior:
-        mean, variance, factors = (t.to(like) for t in (self.mean, self.variance, self.factors))
-        return replace(self, mean=mean, variance=variance, factors=factors)
 
     def offset(self, theta: Tensor) -> Tensor:
         return theta - self.mean.to(theta)
@@ -177,6 +168,16 @@ class GaussianPrior(Prior):
         scaled = v / self.variance
         inner = torch.eye(len(v), dtype=v.dtype, device=v.device) + scaled @ v.T
         return torch.linalg.solve_triangular(torch.linalg.cholesky(inner), scaled, upper=False).to(self.mean)
+
+
+def _samples(posterior: SampledNetworks, known: Sequence[str]) -> tuple[Tensor, Tensor, list[str]]:
+    """The samples (n, d) in double, the chain (n,) of each, and the names of the parameters that were sampled."""
+    rows, chains, names = [], [], []
+    for draw in posterior.stream():
+        names = [name for name in known if name in draw.tensors]
+        rows.append(torch.cat([draw.tensors[name].detach().cpu().flatten() for name in names]).double())
+        chains.append(draw.chain)
+    return torch.stack(rows), torch.tensor(chains), names
 
 
 def _principal(x: Tensor, rank: int) -> Tensor:

@@ -1,61 +1,29 @@
-/* The update of a stack of chains: the prior's part of the gradient, and then the dynamics. compiled.py compiles this file.
+/* The update of a stack of chains: the prior's part of the gradient, and then the dynamics. compiled/update.py compiles
+   this file.
 
-   A linear dynamics is six numbers, which compiled.py reads off the dynamics itself. SGNHT has a form of its own. All
-   chains, one after the other, go through the cache in tiles, for which normal_kernel.c makes the noise where it is used.
+   A linear dynamics is six numbers, which Python reads off the dynamics itself. SGNHT has a form of its own. All
+   chains, one after the other, go through the cache in tiles, for which the noise is made where it is used.
    Every coordinate of a chain is computed alike, and no sum depends on the other chains, so one step by itself and a step
    among many give the same bits. */
 
-#include <math.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-typedef int64_t I;
-
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-#define ADD(a, b, c) __builtin_fmaf(a, b, c) /* a b + c, rounded once whatever the compiler would choose */
-#else
-#define ADD(a, b, c) ((a) * (b) + (c))
-#endif
+#include "common.h"
 
 #define TILE 1024 /* numbers, whole groups of noise: five arrays of them fit into the first cache of any CPU */
-#define LANES 16  /* sums that run beside each other, so that the order of a sum is that of no CPU in particular */
 #define NUMBERS 6 /* of a step */
 
 enum { LINEAR, THERMOSTAT };
 
-/* Writes n of the normal numbers of a step, from the number `from` on: bdl_normal of normal_kernel.c */
-typedef void (*Draw)(const uint32_t *key, I step, I from, I n, float *z);
-
-/* Sizes are those of one chain; arrays hold the chains one after the other. */
 typedef struct {
-    I chains, dim, form;
-    float *theta, *m, *xi; /* m is NULL in a dynamics of first order, xi in all but the thermostat */
-    float *g;              /* gradient of the mean loss, or of U/N */
-    const float *precision, *centre; /* of the prior, (dim); NULL where one number holds for all */
-    double one_precision, one_centre, per_item; /* per_item = 1/N */
-    const double *numbers;   /* (steps, NUMBERS) */
-    const float *multiplier; /* (chains) of the gradient of U/N; NULL: 1 */
-    Draw draw;
-    const uint32_t *key;     /* of the noise */
-    I step;                  /* the number of the first step */
-    const float *losses;     /* (steps, chains) */
-    float *const *seen;      /* (steps) where the gradient of the loss is copied to; NULL: nowhere */
+    CHAIN_FIELDS
+    I form;
+    float *m, *xi; /* m is NULL in a dynamics of first order, xi in all but the thermostat */
+    float *const *seen; /* (steps) where the gradient of the loss is copied to; NULL: nowhere */
 } Update;
-
-static int all_finite(const float *x, I n) {
-    int32_t bad = 0;
-    for (I i = 0; i < n; i++) {
-        int32_t bits;
-        memcpy(&bits, x + i, 4);
-        bad |= (bits & 0x7F800000) == 0x7F800000;
-    }
-    return !bad;
-}
 
 /* out = g + precision (θ - centre) / N; out may be g */
 static void add_prior(const Update *u, const float *theta, const float *g, float *out, I from, I n) {
-    float one = (float)(u->one_precision * u->per_item), centre = (float)u->one_centre, by = (float)u->per_item;
+    double per_item = 1 / u->items;
+    float one = (float)(u->one_precision * per_item), centre = (float)u->one_centre, by = (float)per_item;
     const float *p = u->precision ? u->precision + from : NULL, *c = u->centre ? u->centre + from : NULL;
     if (p && c)
         for (I i = 0; i < n; i++) out[i] = ADD(p[i] * by, theta[i] - c[i], g[i]);
@@ -122,8 +90,6 @@ static void move_part(const Update *u, I chain, I from, I n, const float *z, con
     if (adds_prior) {
         add_prior(u, theta, g, whole, from, n);
         g = whole;
-        if (u->multiplier)
-            for (I i = 0; i < n; i++) whole[i] *= u->multiplier[chain];
     }
     if (u->form == THERMOSTAT) thermostatted(theta, m, g, z, 1 - u->xi[chain], numbers, sums, from, n);
     else if (m) second_order(theta, m, g, z, numbers, n);
@@ -136,7 +102,7 @@ static void move(const Update *u, I step, const double *numbers, int adds_prior)
     float z[TILE] = {0}, sums[LANES] = {0};
     for (I start = 0, chain = 0, from = 0; start < all; start += TILE) {
         I left = all - start < TILE ? all - start : TILE;
-        if (noisy) u->draw(u->key, step, start, left, z);
+        if (noisy) normal(u->key, step, start, left, z);
         for (const float *at = z; left;) {
             I n = u->dim - from < left ? u->dim - from : left;
             move_part(u, chain, from, n, at, numbers, adds_prior, sums);
@@ -149,7 +115,7 @@ static void move(const Update *u, I step, const double *numbers, int adds_prior)
 }
 
 /* One step of all chains from g. adds_prior: whether g is that of the loss still */
-void bdl_update(const Update *u, I adds_prior) { move(u, u->step, u->numbers, (int)adds_prior); }
+void bdl_update_step(const Update *u, I adds_prior) { move(u, u->step, u->numbers, (int)adds_prior); }
 
 void bdl_update_prior(const Update *u) {
     for (I chain = 0; chain < u->chains; chain++)
@@ -165,9 +131,4 @@ I bdl_update_after(const Update *u, I k) {
     return 0;
 }
 
-/* Bytes of an Update, and where its last field lies: compiled.py describes the same */
-void bdl_update_layout(I *places) {
-    places[0] = sizeof(Update);
-    places[1] = offsetof(Update, seen);
-    places[2] = NUMBERS;
-}
+LAYOUT(bdl_update_layout, Update, seen)

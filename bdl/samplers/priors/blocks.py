@@ -13,8 +13,8 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.frozen import matching
-from bdl.samplers.prior import Prior, Scalar
-from bdl.samplers.scales import Shapes
+from bdl.samplers.priors.base import Prior, Scalar
+from bdl.samplers.priors.scales import Shapes
 
 
 @dataclass(frozen=True)

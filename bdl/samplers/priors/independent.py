@@ -1,8 +1,8 @@
 """Priors over flat parameters `(..., d)`: their energy -log p(θ) in nats, constants dropped, and its gradient.
 
-A scale is one number, a list with one number per parameter tensor, or a name, see `bdl.samplers.scales`. A mean is one
-number, a mapping from the names of parameters to tensors or numbers, or "start": the weights where the chains begin,
-which all chains must share, because a posterior has one prior.
+A scale is one number, a list with one number per parameter tensor, or a name, see `scales`. A mean is one number, a
+mapping from the names of parameters to tensors or numbers, or "start": the weights where the chains begin, which all
+chains must share, because a posterior has one prior.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError, check_positive
-from bdl.samplers.centres import check_mean, describe, offset
-from bdl.samplers.learned_precision import LEARNED, Learned, LearnedGaussian
-from bdl.samplers.prior import Centred, Prior, centre
-from bdl.samplers.scales import Shapes, bound, check_scale, in_type_of, sum_log, words
+from bdl.samplers.priors.base import Centred, Prior, centre
+from bdl.samplers.priors.centres import check_mean, describe, offset
+from bdl.samplers.priors.learned import LEARNED, Learned, LearnedGaussian
+from bdl.samplers.priors.scales import Shapes, bound, check_scale, in_type_of, sum_log, words
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,6 @@ class Gaussian(Centred):
             return LearnedGaussian.of(self.precision, self.mean, shapes, like)
         return replace(self, precision=bound(self.precision, shapes, like, lambda variance: 1 / variance))
 
-    def to(self, like: Tensor) -> Gaussian:
-        return replace(self, precision=in_type_of(self.precision, like), mean=in_type_of(self.mean, like))
-
     def energy(self, theta: Tensor) -> Tensor:
         x = theta if self.at_zero else offset(theta, self.mean)
         if isinstance(self.precision, int | float):
@@ -116,9 +113,6 @@ class Laplace(Centred):
     def bind(self, shapes: Shapes, like: Tensor) -> Laplace:
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance / 2)))
 
-    def to(self, like: Tensor) -> Laplace:
-        return replace(self, scale=in_type_of(self.scale, like), mean=in_type_of(self.mean, like))
-
     def energy(self, theta: Tensor) -> Tensor:
         return (self.offset(theta).abs() / in_type_of(self.scale, theta)).sum(-1)
 
@@ -152,9 +146,6 @@ class StudentT(Centred):
     def bind(self, shapes: Shapes, like: Tensor) -> StudentT:
         share = (self.df - 2) / self.df if self.df > 2 else 1.0
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance * share)))
-
-    def to(self, like: Tensor) -> StudentT:
-        return replace(self, scale=in_type_of(self.scale, like), mean=in_type_of(self.mean, like))
 
     def energy(self, theta: Tensor) -> Tensor:
         x = theta if self.at_zero else offset(theta, self.mean)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.scales import Shapes
+from bdl.samplers.priors.scales import Shapes
 
 START = "start"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from bdl.identity import identity
-from bdl.samplers.centres import START, centre_of, fingerprint, offset
-from bdl.samplers.scales import Shapes, runs_of
+from bdl.samplers.priors.centres import START, centre_of, fingerprint, offset
+from bdl.samplers.priors.scales import Shapes, runs_of
 
 Scalar = float | Tensor
 
@@ -50,11 +50,13 @@ class Prior(ABC):
 
     def to(self, like: Tensor) -> Prior:
         """The same bound prior with its tensors in the type and on the device of `like`."""
-        return self
+        values = {f.name: getattr(self, f.name) for f in fields(self)} if is_dataclass(self) else {}
+        tensors = {name: value.to(like) for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **tensors) if tensors else self  # type: ignore[type-var]
 
     @property
     def learns(self) -> bool:
-        """Whether a part of it is drawn inside the run, see `bdl.samplers.learned_precision`."""
+        """Whether a part of it is drawn inside the run, see `bdl.samplers.priors.learned`."""
         return False
 
     def learned(self) -> list[Tensor]:

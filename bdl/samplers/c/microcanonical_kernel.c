@@ -1,41 +1,25 @@
 /* The steps of MCLMC between two gradients: refresh, kicks and drifts, the energy error of a step, and its tuning.
-   compiled_microcanonical.py compiles this file; dynamics/microcanonical.py describes the same, with the equations.
+   compiled/microcanonical.py compiles this file; dynamics/microcanonical.py describes the same, with the equations.
 
    A step has `stages` gradients. It begins with the kick by the gradient that the last step has left, and moves θ to where
    the first one is taken. One step by itself and a step among many give the same bits, because both are these functions. */
 
-#include <math.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include "common.h"
 
-typedef int64_t I;
-
-#define LANES 16  /* sums that run beside each other, so that the order of a sum is that of no CPU in particular */
 #define NUMBERS 2 /* of a step: lr and tau */
 
-/* Writes n of the normal numbers of a step, from the number `from` on: bdl_normal of normal_kernel.c */
-typedef void (*Draw)(const uint32_t *key, I step, I from, I n, float *z);
-
-/* Arrays hold the chains one after the other; the names of the state are those of `Microcanonical` in Python. */
+/* The names of the state are those of `Microcanonical` in Python. g: where a step takes it, that of the mean loss */
 typedef struct {
-    I chains, dim, stages, steps; /* steps: of this walk */
-    float *theta, *g;             /* where a gradient is taken, and that of the mean loss there */
+    CHAIN_FIELDS
+    I stages, steps; /* steps: of this walk */
     float *gradient, *direction, *mean, *square;
     double *potential, *length, *log_factor, *errors, *weights, *error, *undone;
-    const float *precision, *centre; /* of the prior, (dim); NULL where one number holds for all */
-    double one_precision, one_centre, items;
-    const double *numbers; /* (steps, NUMBERS) */
     double kicks[3], drifts[2]; /* as shares of a step */
     double energy_var, energy_var_start, width, memory;
     I adapt_steps, first, last; /* first, last: the spread of θ is measured after the one and up to the other */
-    I finds_length;
-    Draw draw;
-    const uint32_t *key; /* of the noise */
-    I step, made;        /* the number of the first step, and how many steps the state has made before it */
-    const float *losses; /* (steps * stages, chains) */
-    float *start, *before, *u; /* (chains, dim) θ, and u after its refresh, where the step began; u now */
-    double *kinetic, *size;    /* (chains) ΔK of the step so far, and ε */
+    I finds_length, made;       /* made: how many steps the state has made before this walk */
+    float *start, *before, *u;  /* (chains, dim) θ, and u after its refresh, where the step began; u now */
+    double *kinetic, *size;     /* (chains) ΔK of the step so far, and ε */
 } Walk;
 
 /* x·y in double of numbers in float */
@@ -89,7 +73,7 @@ static void drift(float *restrict theta, const float *restrict u, double length,
 static void begin(Walk *w, I k) {
     I d = w->dim;
     double lr = w->numbers[k * NUMBERS], tau = w->numbers[k * NUMBERS + 1];
-    w->draw(w->key, w->step + k, 0, w->chains * d, w->u);
+    normal(w->key, w->step + k, 0, w->chains * d, w->u);
     memcpy(w->start, w->theta, (size_t)(w->chains * d) * 4);
     for (I c = 0; c < w->chains; c++) {
         float *u = w->u + c * d, *direction = w->direction + c * d;
@@ -149,16 +133,6 @@ static void measure_spread(Walk *w, I c, I steps) {
     if (total > 0) w->length[c] = sqrt(total / (double)(w->last - w->first));
 }
 
-static int all_finite(const float *x, I n) {
-    int32_t bad = 0;
-    for (I i = 0; i < n; i++) {
-        int32_t bits;
-        memcpy(&bits, x + i, 4);
-        bad |= (bits & 0x7F800000) == 0x7F800000;
-    }
-    return !bad;
-}
-
 /* Step k from its last gradient on. A step whose ΔE is not finite is undone. losses: of that gradient */
 static void finish(Walk *w, I k, const float *losses) {
     I steps = w->made + k + 1, d = w->dim;
@@ -198,8 +172,4 @@ I bdl_microcanonical_after(Walk *w, I e) {
     return 0;
 }
 
-/* Bytes of a Walk, and where its last field lies: compiled_microcanonical.py describes the same */
-void bdl_microcanonical_layout(I *places) {
-    places[0] = sizeof(Walk);
-    places[1] = offsetof(Walk, size);
-}
+LAYOUT(bdl_microcanonical_layout, Walk, size)

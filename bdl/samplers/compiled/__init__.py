@@ -1,0 +1,1 @@
+"""Steps of a chain in compiled code, whose sources lie in `bdl/samplers/c`."""

@@ -1,0 +1,1 @@
+"""Priors over flat parameters, and what they are made of."""
