@@ -157,7 +157,7 @@ def densities_of(
     posterior: Posterior[Any], by: By, batches: Batches, used: Mapping[Key, float]
 ) -> tuple[list[Key], Densities]:
     """What the sets of networks are scored by, on these batches."""
-    likelihood = posterior.likelihood_of(batches)
+    likelihood = posterior.likelihood(batches)
     if by == "nll":
         return densities_of_labels(LabelledOutputs(posterior.stored, batches, likelihood), used)
     return densities_of_average(ItemOutputs(posterior.stored, batches, likelihood), used, posterior.predicted(batches))

@@ -211,22 +211,22 @@ class Draws:
     """Values (...) of networks that arrive in any order of the chains."""
 
     def __init__(self, chains: int):
-        self._of_chain: list[list[Any]] = [[] for _ in range(chains)]
+        self.of_chain: list[list[Any]] = [[] for _ in range(chains)]
 
     def add(self, chains: Iterable[int], values: Iterable[Any]) -> None:
         """Add the value of one network of each of these chains, or of several of one chain, in their order."""
         for chain, value in zip(chains, values, strict=True):
-            self._of_chain[chain].append(value)
+            self.of_chain[chain].append(value)
 
     def array(self, draws: int | None = None) -> np.ndarray:
         """(chains, draws, ...) the first values of every chain; None for as many as the shortest chain has."""
-        shortest = min(len(values) for values in self._of_chain)
-        return np.array([values[: shortest if draws is None else draws] for values in self._of_chain])
+        shortest = min(len(values) for values in self.of_chain)
+        return np.array([values[: shortest if draws is None else draws] for values in self.of_chain])
 
     @classmethod
     def beside(cls, parts: Sequence[Draws]) -> Draws:
         """The values of the same networks for several parts, joined along the last axis."""
         whole = cls(0)
-        for of_chain in zip(*(part._of_chain for part in parts), strict=True):
-            whole._of_chain.append([np.concatenate(values, -1) for values in zip(*of_chain, strict=True)])
+        for of_chain in zip(*(part.of_chain for part in parts), strict=True):
+            whole.of_chain.append([np.concatenate(values, -1) for values in zip(*of_chain, strict=True)])
         return whole

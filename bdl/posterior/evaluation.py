@@ -39,6 +39,29 @@ class Curve:
             column.append(value)  # type: ignore[arg-type]
 
 
+class NetworkRecords:
+    """What an evaluation keeps of single networks, chain by chain."""
+
+    def __init__(self, chains: int):
+        self.count = torch.zeros(chains, dtype=torch.int64)  # networks of each chain
+        self.last: list[deque[Tensor]] = [deque(maxlen=LAST) for _ in range(chains)]  # (2,) each, see `_means_of_one`
+        self.log_p, self.features = Draws(chains), Draws(chains)  # log probabilities at the points, `features`
+
+    @classmethod
+    def joined(cls, slices: Sequence[NetworkRecords], share: Tensor) -> NetworkRecords:
+        """The records of all items from the records of slices, which hold these shares (slices,) of the items."""
+        whole = cls(0)
+        whole.count = slices[0].count
+        of_chains = zip(*(part.last for part in slices), strict=True)
+        whole.last = [
+            deque((torch.stack(means, 1) @ share for means in zip(*of_chain, strict=True)), LAST)
+            for of_chain in of_chains
+        ]
+        whole.log_p = Draws.beside([part.log_p for part in slices])
+        whole.features = Draws.beside([part.features for part in slices])
+        return whole
+
+
 class PosteriorEvaluation(ABC):
     """Accumulates the predictions of n items with labels y (n,) or (n, k), and scores the averages over networks."""
 
@@ -50,12 +73,9 @@ class PosteriorEvaluation(ABC):
 
     def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, first: int = 0, total: int | None = None):
         self.likelihood, self.y, self.chains = likelihood, y, chains
-        self._first, self._total = first, len(y) if total is None else total  # these are items of so many, from there
+        self._first, self._total = first, len(y) if total is None else total  # place of the first item among all
         self.curve = Curve(of_numbers=likelihood.outputs == "values")
-        self._count = torch.zeros(chains, dtype=torch.int64)
-        # Of each chain's last samples one by one, see `_means_of_one`
-        self._ones: list[deque[Tensor]] = [deque(maxlen=LAST) for _ in range(chains)]
-        self._log_p, self._features = Draws(chains), Draws(chains)  # log probabilities at the points, `features`
+        self._networks = NetworkRecords(chains)
         self._chosen: tuple[Tensor, Tensor] | None = None  # items and columns of `features`, from the first network on
 
     @property
@@ -69,22 +89,23 @@ class PosteriorEvaluation(ABC):
 
         Raises ConfigError for targets outside the domain of the likelihood, or that do not fit the outputs.
         """
-        if not int(self._count.sum()):
+        count = self._networks.count
+        if not int(count.sum()):
             self.likelihood.check(self.y, outputs.shape[-1])
         recorded = self._record(chains, outputs, weights)
-        self._features.add(chains, self._linear(outputs).numpy())
+        self._networks.features.add(chains, self._linear(outputs).numpy())
         for chain, values in zip(chains, recorded, strict=True):
             self._add_up(chain, values)
-            self._ones[chain].append(self._means_of_one(values))
-            self._count[chain] += 1
-            if bool((self._count == self._count[0]).all()):  # a round is complete
-                count = int(self._count[0])
-                self.curve.add(count * self.chains, *self._scores_of_sums(count))
+            self._networks.last[chain].append(self._means_of_one(values))
+            count[chain] += 1
+            if bool((count == count[0]).all()):  # a round is complete
+                rounds = int(count[0])
+                self.curve.add(rounds * self.chains, *self._scores_of_sums(rounds))
 
     @property
     def log_probs(self) -> np.ndarray:
         """(chains, draws, points) log p(y|x) of up to 50 evenly spaced items, nats."""
-        return self._log_p.array()
+        return self._networks.log_p.array()
 
     @property
     def features(self) -> np.ndarray:
@@ -92,7 +113,7 @@ class PosteriorEvaluation(ABC):
 
         They are linear in what the last layer puts out, so a slow direction stays a direction.
         """
-        return self._features.array()
+        return self._networks.features.array()
 
     @property
     def quantities(self) -> np.ndarray:
@@ -144,7 +165,7 @@ class PosteriorEvaluation(ABC):
 
         The empty dictionary before the first network.
         """
-        chains = [torch.stack(list(of_chain)) for of_chain in self._ones if of_chain]  # (samples, 2) each
+        chains = [torch.stack(list(of_chain)) for of_chain in self._networks.last if of_chain]  # (samples, 2) each
         if not chains:
             return {}
         if self.curve.of_numbers:

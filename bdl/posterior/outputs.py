@@ -59,27 +59,27 @@ class Batches:
             raise ConfigError("the inputs are a sparse tensor, which networks do not take: give its to_dense()")
         fixed = self._alone or getattr(data, "shuffles", True) is False
         fixed = fixed or (isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler))
-        self._items: slice | None = None  # which items the batches hold; None: all
+        self.chosen: slice | None = None  # which items the batches hold; None: all
         self._data: Any = [data] if self._alone else data if fixed else list(data)
 
     def part(self, items: slice) -> Batches:
         """Batches of these items alone. Each pass goes through the data as far as the last of them."""
         part = copy.copy(self)
-        part._items = items
+        part.chosen = items
         return part
 
     def __iter__(self) -> Iterator[tuple[Inputs, Any]]:
-        if self._items is None:
+        if self.chosen is None:
             yield from self._all()
             return
         place = 0
         for inputs, y in self._all():
             count = count_items(inputs)
-            begin, end = max(0, self._items.start - place), min(count, self._items.stop - place)
+            begin, end = max(0, self.chosen.start - place), min(count, self.chosen.stop - place)
             if begin < end:
                 yield (inputs, y) if end - begin == count else part_of((inputs, y), slice(begin, end))
             place += count
-            if place >= self._items.stop:
+            if place >= self.chosen.stop:
                 return
 
     def _all(self) -> Iterator[tuple[Inputs, Any]]:
@@ -224,10 +224,11 @@ class ItemOutputs:
         self.samples, self.batches, self.likelihood = samples, batches, likelihood
         self._forward = samples.forward()
         batches.bound(self._forward)
-        self._measure()
-        self.not_finite, self._first = NotFinite(), 0  # the place of the first item in the data
+        self.measure()
+        self.not_finite, self.first = NotFinite(), 0  # the place of the first item in the data
 
-    def _measure(self) -> None:
+    def measure(self) -> None:
+        """Find out how many items there are, and how many networks run on them together."""
         largest, self.items = self.batches.sizes()
         self._together = self._forward.together(largest, self.items)
 
@@ -238,7 +239,7 @@ class ItemOutputs:
                 outputs = self.batches.outputs(self._forward, block.tensors)
             else:
                 outputs = self.batches.rows(self._forward, block.tensors, self.likelihood)
-            self.not_finite.note(outputs, self._first)
+            self.not_finite.note(outputs, self.first)
             yield block, outputs
 
     def weighted(self, weights: Weights) -> Iterator[tuple[Tensor, Tensor]]:
@@ -277,10 +278,10 @@ class LabelledOutputs(ItemOutputs):
         return [slice(i, min(i + size, self.items)) for i in range(0, self.items, size)]
 
     def part(self, items: slice) -> LabelledOutputs:
-        """Those for some items alone, where each is one row, as items of numbers are."""
+        """The outputs for some items alone, where each item is one row, as items of numbers are."""
         part = copy.copy(self)
-        part.batches, part.y, part._first = self.batches.part(items), self.y[items], items.start
-        part._measure()
+        part.batches, part.y, part.first = self.batches.part(items), self.y[items], items.start
+        part.measure()
         return part
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:

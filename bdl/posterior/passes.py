@@ -16,7 +16,7 @@ from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.outputs import LabelledOutputs
 from bdl.posterior.samples import Key, Samples
 from bdl.posterior.stored_outputs import Outputs, StoredOutputs
-from bdl.posterior.value_evaluation import ValueEvaluation
+from bdl.posterior.value_evaluation import SettledSlice, ValueEvaluation, join_slices
 from bdl.posterior.weights import Weights
 
 Progress = Callable[[int, int], None]  # called with the work that is done, and with all of it
@@ -103,19 +103,20 @@ class Passes:
 
         Raises StoreError if a sample that one slice has seen can no longer be read for another.
         """
-        settled: list[ValueEvaluation] = []
+        settled: list[SettledSlice] = []
         for items in slices:
             part = labelled.part(items)
-            one = ValueEvaluation(labelled.likelihood, part.y, self.samples.chains, items.start, labelled.items)
-            self.fill({"": one}, {"": part})
-            one.settle()
-            if settled and one.networks != settled[0].networks:
+            evaluation = ValueEvaluation(labelled.likelihood, part.y, self.samples.chains, items.start, labelled.items)
+            self.fill({"": evaluation}, {"": part})
+            settled.append(evaluation.settled())
+            first, now = (len(each.chain_of) for each in (settled[0], settled[-1]))
+            if now != first:
                 raise StoreError(
-                    f"{settled[0].networks} networks could be read at first, and then {one.networks}: the samples "
-                    "changed while they were evaluated; evaluate again"
+                    f"{first} networks could be read at first, and then {now}: the samples changed while they were "
+                    "evaluated; evaluate again"
                 )
-            settled.append(one)
-        return ValueEvaluation.joined(settled, SlicedOutputs(self.samples, self.weights, labelled, slices))
+        outputs = SlicedOutputs(self.samples, self.weights, labelled, slices)
+        return join_slices(labelled.likelihood, settled, outputs)
 
 
 class SlicedOutputs(Outputs):

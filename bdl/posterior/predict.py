@@ -32,8 +32,8 @@ from bdl.posterior.samples import stores_of
 from bdl.posterior.tensors import sampled_part
 
 INTERNAL = {
-    "batches", "diverged", "frozen", "given_likelihood", "keyed", "likelihood_of", "part", "predicted", "read",
-    "read_record", "recorded", "records", "shown", "stored", "stores",
+    "batches", "diverged", "frozen", "given_likelihood", "keyed", "part", "predicted", "read",
+    "read_record", "recorded", "records", "shown", "stored", "stores", "thinned_from",
 }  # fmt: skip
 RunDirs = str | Path | Sequence[str | Path]
 P = TypeVar("P", bound=AnyPrediction, covariant=True)  # what `predict` returns, where `load` is given a likelihood
@@ -193,6 +193,6 @@ class Posterior(StoredNetworks, Generic[P]):
 
     def predicted(self, batches: Batches, kind: Kind = "uniform") -> P:
         """`predict` of batches in the form that the networks take."""
-        likelihood = self.likelihood_of(batches)
+        likelihood = self.likelihood(batches)
         stream = ItemOutputs(self.stored, batches, likelihood).weighted(self.weights(kind))
         return cast(P, with_elements(prediction_of(stream, likelihood), batches.elements))

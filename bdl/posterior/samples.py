@@ -92,7 +92,8 @@ class Samples:
         ]
         self._frozen = self.stores[0].frozen(named_tensors(net))
         self._versions = _versions(self._frozen)
-        self._cache: list[Group] | None = None
+        self.cached: list[Group] | None = None
+        self.weights_by_kind: dict[tuple[str, int], Weights] = {}  # and number of files, which bad files lower
 
     @property
     def device(self) -> torch.device:
@@ -120,7 +121,8 @@ class Samples:
                 rows = chosen if file.rows is None else [file.rows[i] for i in chosen]
                 of_rows = replace(file.record.of_rows(chosen), log_weight=None, psi_frozen=False)
                 files.append(SampleFile(file.store, of_rows, rows, [next(counter) for _ in chosen]))
-        part.files, part.chains, part._cache, part.diverged = files, next(counter), None, []
+        part.files, part.chains, part.diverged = files, next(counter), []
+        part.cached, part.weights_by_kind = None, {}
         return part
 
     def forward(self) -> Forward:
@@ -157,14 +159,14 @@ class Samples:
 
     def cache(self) -> None:
         """Read all files now, and keep their tensors."""
-        self._cache = list(self._groups(self.files))
+        self.cached = list(self._groups(self.files))
 
     def groups(self, used: Container[Key]) -> Iterator[Group]:
         """The networks of the files that `used` needs, group by group. Raises StoreError for a file that is bad."""
-        if self._cache is None:
+        if self.cached is None:
             groups = self._groups([f for f in self.files if any((c, f.record.step) in used for c in f.chains)])
         else:
-            groups = (group for group in self._cache if any(key in used for key in group.keys))
+            groups = (group for group in self.cached if any(key in used for key in group.keys))
         like = named_tensors(self.net)
         for group in groups:
             yield Group(group.chains, group.records, {k: v.to(like[k]) for k, v in group.tensors.items()})
@@ -242,8 +244,7 @@ def _by_size(files: list[SampleFile]) -> Iterator[list[SampleFile]]:
             yield waiting
             waiting, size = [], file.record.bytes
         waiting.append(file)
-    if waiting:
-        yield waiting
+    yield waiting
 
 
 def stores_of(run_dirs: str | Path | Sequence[str | Path], skip_bad: bool = False) -> list[SampleStore]:
@@ -264,8 +265,7 @@ def stores_of(run_dirs: str | Path | Sequence[str | Path], skip_bad: bool = Fals
 
 def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
     """Raise StoreError if two runs sampled different laws. It names the first key in which their targets differ."""
-    difference = first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b)))
-    if difference is not None:
+    if difference := first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b))):
         key, in_a, in_b = difference
         raise StoreError(
             f"runs of different targets are not merged: {key} is {brief(in_a)} in {a.run_dir}, {brief(in_b)} in "

@@ -22,7 +22,7 @@ from bdl.posterior.passes import ahead
 from bdl.posterior.samples import Samples
 from bdl.posterior.store import SampleStore
 from bdl.posterior.stored_outputs import StoredOutputs
-from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
+from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values, join_slices
 
 PER_ITEM = 4 * 8 * 2  # bytes of the outputs of the 8 networks of `regression`: a mean and a log variance
 CLOSE: Any = {"rtol": 1e-5, "atol": 1e-6}  # float32 outputs, which a matrix product of other sizes rounds otherwise
@@ -187,11 +187,9 @@ def test_joined_slices_equal_the_whole_to_rounding_in_double_precision(likelihoo
         return evaluation
 
     whole, slices = made(0, 31), [made(*ends) for ends in ((0, 1), (1, 18), (18, 31))]
-    for part in slices:
-        part.settle()
     stored = StoredOutputs()
     stored.add(outputs)
-    sliced = ValueEvaluation.joined(slices, stored)
+    sliced = join_slices(likelihood, [part.settled() for part in slices], stored)
     mean, std = whole.bma.mean, whole.bma.std
     error = math.sqrt(float((std.square() + (mean - y).square()).mean()) / 1000)
     expected = whole.metrics()

@@ -133,7 +133,7 @@ def distil(
     Raises ConfigError for a number of outputs that does not fit, and for counts, whose average has no simple law.
     """
     batches, student = posterior.batches(data), copy.deepcopy(net).to(posterior.device)
-    likelihood, settings = posterior.likelihood_of(batches), settings or Distillation()
+    likelihood, settings = posterior.likelihood(batches), settings or Distillation()
     found = distilled(student, posterior.net, posterior.predicted, likelihood, batches, settings, posterior.samples)
     if test is None:
         return found
