@@ -12,7 +12,7 @@ from torch import Tensor
 from bdl.likelihoods import Likelihood
 from bdl.posterior.class_scores import ClassScores
 from bdl.posterior.diagnostics import repeat_error, spaced
-from bdl.posterior.evaluation import POINTS, PosteriorEvaluation
+from bdl.posterior.evaluation import RECORDED_ITEMS, PosteriorEvaluation
 from bdl.posterior.metrics import classification_metrics, constant_class_losses
 from bdl.posterior.ood import logit_energy
 from bdl.posterior.prediction import log_probs
@@ -25,8 +25,8 @@ class ClassEvaluation(PosteriorEvaluation):
 
     tokens: the n items are the tokens of texts. Their scores have a perplexity, and the entropy of the average is
     split in two.
-    parts: keep what `uncertainty` and `strangeness` need; those of tokens always are.
-    pixels: the n items are those of images, whose scores have a mean IoU.
+    parts: keep what `uncertainty` and `strangeness` need; evaluations of tokens always keep it.
+    pixels: the n items are pixels of images, whose scores have a mean IoU.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ClassEvaluation(PosteriorEvaluation):
         self._sum = torch.zeros(())  # (chains, K, n) sums of probabilities, from the first network on
         self._weighted: Tensor | None = None  # (K, n) sum of weight x probabilities
         self._weight = 0.0
-        self._points = spaced(POINTS, len(self.labels))
+        self._points = spaced(RECORDED_ITEMS, len(self.labels))
 
     @property
     def one_sample(self) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from bdl.likelihoods import Likelihood
 from bdl.posterior.diagnostics import Draws, spaced
 
-POINTS = 50  # items whose log-probability is recorded for R-hat and ESS
+RECORDED_ITEMS = 50  # items whose log-probability is recorded for R-hat and ESS
 FEATURES = 200  # outputs that are recorded for drifts and slow directions
 LAST = 10  # samples of each chain that `last_ten` scores
 
@@ -85,7 +85,7 @@ class PosteriorEvaluation(ABC):
     def add(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None = None) -> None:
         """Add the outputs (s, n, K) of s networks, in the order in which they were sampled.
 
-        chains: the chain of each network. weights: (s,) normalised importance weights, 0 for networks that have none.
+        chains: the chain of each network. weights: (s,) normalised importance weights, 0 for networks without a weight.
 
         Raises ConfigError for targets outside the domain of the likelihood, or that do not fit the outputs.
         """
@@ -130,14 +130,14 @@ class PosteriorEvaluation(ABC):
 
     @abstractmethod
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
-        """(n,) those of a prediction that does not read the inputs and has seen these targets, see `.metrics`."""
+        """(n,) the losses of a constant prediction that has seen these targets, see `.metrics`."""
 
     @abstractmethod
     def claim(self) -> float:
         """How much the inputs say of y, nats an item, if the average over all networks is right."""
 
     def against_constant(self, seen: Tensor | None = None) -> dict[str, float]:
-        """The NLL of constants: `constant/nll` of one that is fair, `constant/least` of one that has seen the y.
+        """The NLL of constant predictions: `constant/nll` is fair, `constant/least` has seen the y that it predicts.
 
         `constant/gain_se` is the standard error of the difference between the first and the average's NLL, and
         `constant/claim` what that difference would be if the average were right about itself.
@@ -151,8 +151,8 @@ class PosteriorEvaluation(ABC):
     def metrics(self) -> dict[str, float]:
         """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights.
 
-        `last_ten/nll` and `last_ten/accuracy` or `last_ten/rmse` are those of single samples as a mean over the last
-        ten of each chain, because one sample of a chain with a large step says little.
+        `last_ten/nll` and `last_ten/accuracy` or `last_ten/rmse` are means over the last ten samples of each chain,
+        each scored by itself, because one sample of a chain with a large step says little.
         """
         each = self.scores_of_rows()
         means = {

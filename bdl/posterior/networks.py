@@ -1,4 +1,4 @@
-"""StoredNetworks: the networks of one or several runs, what is recorded of them, and their weights."""
+"""StoredNetworks: the networks of one or several runs, with their records and their weights."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, in_words
 from bdl.posterior.export import recorded
 from bdl.posterior.inputs import AsTensors, floating_dtype
-from bdl.posterior.outputs import Batches, Data, LabelledOutputs, law_of, likelihood_for
+from bdl.posterior.outputs import Batches, Data, LabelledOutputs, known_law, likelihood_for
 from bdl.posterior.samples import Key, Sample, Samples
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
-Kind = Literal["uniform", "step_size", "importance"]
+WeightKind = Literal["uniform", "step_size", "importance"]
 
 
 class StoredNetworks(Shown):
@@ -98,7 +98,7 @@ class StoredNetworks(Shown):
         """The records of all files, sorted by step."""
         return [file.record for file in self.stored.files]
 
-    def weights(self, kind: Kind = "uniform") -> Weights:
+    def weights(self, kind: WeightKind = "uniform") -> Weights:
         """Normalised weights of all samples. Raises ConfigError if importance weights are not valid."""
         if self.thinning is not None and kind != "uniform":
             raise ConfigError(f"the uniform average was thinned: take {kind} weights from the posterior before")
@@ -124,7 +124,7 @@ class StoredNetworks(Shown):
         """(chains, draws) of energy_batch, energy_full (nats) or log_weight as recorded, NaN where it is not known."""
         return recorded(self.keyed(), self.chains, name)
 
-    def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
+    def stream(self, kind: WeightKind = "uniform") -> Iterator[Sample]:
         """Yields the networks of the posterior one by one; skips files whose weights are all 0."""
         return self.stored.stream(self.weights(kind))
 
@@ -146,4 +146,4 @@ class StoredNetworks(Shown):
         return LabelledOutputs(self.stored, batches, self.likelihood(batches))
 
     def _law(self) -> Any:
-        return law_of(self.given_likelihood or self.target.get("loss"))
+        return known_law(self.given_likelihood or self.target.get("loss"))

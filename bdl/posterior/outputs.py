@@ -121,11 +121,11 @@ class Batches:
         return _joined([likelihood.rows(o) for o in outputs])
 
     def labels(self, axes: int = 2) -> Tensor:
-        """(n, ...) targets of all batches, on the CPU; those of the elements of an item one after the other.
+        """(n, ...) targets of all batches, on the CPU; the elements of an item stand one after the other.
 
         axes: how many the outputs (n, ..., K) of a network have; all but the first and the last are axes of elements.
 
-        Raises ConfigError if a batch has none, or none that is a tensor.
+        Raises ConfigError if a batch has no targets, or targets that are not a tensor.
         """
         labels = [y for _, y in self]
         if not labels or not all(isinstance(y, Tensor) for y in labels):
@@ -144,7 +144,7 @@ class Batches:
 
 
 def _joined(outputs: list[Tensor]) -> Tensor:
-    """(k, n, ...) from those of several batches, in float32 on the CPU."""
+    """(k, n, ...) outputs for all batches together, in float32 on the CPU."""
     if len(outputs) == 1:
         return outputs[0].float().cpu()
     if outputs[0].ndim != 3:
@@ -165,7 +165,7 @@ def output_shape(net: nn.Module, batches: Batches) -> torch.Size:
     return refuse_outputs(net, outputs).shape
 
 
-def law_of(loss: Any) -> Any:
+def known_law(loss: Any) -> Any:
     """The likelihood or loss itself. Raises ConfigError where it does not say what the outputs mean."""
     if likelihood_of(loss) is None:
         raise ConfigError(
@@ -243,7 +243,7 @@ class ItemOutputs:
             yield block, outputs
 
     def weighted(self, weights: Weights) -> Iterator[tuple[Tensor, Tensor]]:
-        """The outputs of all networks, and their weights (k,). Files none of whose networks has one are not read."""
+        """The outputs of all networks, and their weights (k,). Files without a weighted network are not read."""
         for group in self.samples.groups(weights.used):
             yield from ((outputs, weights.of(block.keys)) for block, outputs in self.blocks(group))
         self.not_finite.warn()
@@ -272,7 +272,7 @@ class LabelledOutputs(ItemOutputs):
         self.y = y if self._counted is None else y[self._counted]
 
     def slices(self, networks: int) -> list[slice]:
-        """Slices of the items for which the outputs of so many networks fit into memory; one where none are held."""
+        """Slices of the items whose outputs of so many networks fit into memory; one slice where none are held."""
         held = self.likelihood.outputs == "values" and len(self.y) == self.items
         size = items_in_memory(networks, self.width) if held else self.items
         return [slice(i, min(i + size, self.items)) for i in range(0, self.items, size)]

@@ -21,14 +21,14 @@ from bdl.errors import BdlWarning, StoreError
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.weights import Keyed, Weights
 
-GROUP = 2**22  # bytes of sample files that are in memory together, unless one file alone is larger
+GROUP_BYTES = 2**22  # bytes of sample files that are in memory together, unless one file alone is larger
 
 Key = tuple[int, int]  # (chain among all runs, step)
 
 
 @dataclass(frozen=True)
 class SampleFile:
-    """A file of a store, and which of its chains count: those that did not diverge while the others went on."""
+    """A file of a store, and which of its chains count. A chain that diverged while others went on does not count."""
 
     store: SampleStore
     record: Record  # the record of these chains
@@ -102,9 +102,9 @@ class Samples:
 
     @property
     def frozen(self) -> dict[str, Tensor]:
-        """The tensors that all networks share, by name, {} where none are shared; to read only.
+        """The tensors that all networks share, by name, {} where all are sampled; to read only.
 
-        Those that the network has too lie in its memory, so that a large body is there once. If somebody has written
+        Tensors that the network has too lie in its memory, so that a large body is there once. If somebody has written
         to the network since, they are read again from disk.
         """
         if _versions(self._frozen) != self._versions:
@@ -183,7 +183,7 @@ class Samples:
             raise StoreError(f"no usable sample in {', '.join(str(s.folder) for s in self.stores)}")
 
     def _group(self, files: list[SampleFile], shapes: dict[str, torch.Size]) -> Group | None:
-        """The networks of the files that can be used; None if there are none."""
+        """The networks of the files that can be used; None if no file can."""
         read = [(file, tensors) for file in files if (tensors := self._read(file, shapes)) is not None]
         if not read:
             return None
@@ -236,11 +236,11 @@ def _versions(tensors: Mapping[str, Tensor]) -> list[int]:
 
 
 def _by_size(files: list[SampleFile]) -> Iterator[list[SampleFile]]:
-    """The files in their order, as many at a time as have at most GROUP bytes together, and at least one."""
+    """The files in their order, as many at a time as have at most GROUP_BYTES bytes together, and at least one."""
     waiting, size = [], 0
     for file in files:
         size += file.record.bytes
-        if waiting and size > GROUP:
+        if waiting and size > GROUP_BYTES:
             yield waiting
             waiting, size = [], file.record.bytes
         waiting.append(file)

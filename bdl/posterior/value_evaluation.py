@@ -12,9 +12,9 @@ from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
 from bdl.posterior.diagnostics import Draws, draw_errors, most_and_worst, repeat_errors, spaced
-from bdl.posterior.evaluation import POINTS, NetworkRecords, PosteriorEvaluation
+from bdl.posterior.evaluation import RECORDED_ITEMS, NetworkRecords, PosteriorEvaluation
 from bdl.posterior.metrics import (
-    QUANTILES,
+    QUANTILE_GRID,
     constant_value_losses,
     scores_of_means,
     shares_below,
@@ -23,30 +23,30 @@ from bdl.posterior.metrics import (
 )
 from bdl.posterior.mixture import Answers, PredictiveMixture
 from bdl.posterior.prediction import ValuePrediction, ends_of, of_mixture
-from bdl.posterior.stored_outputs import Outputs, StoredOutputs
+from bdl.posterior.stored_outputs import NetworkOutputs, StoredOutputs
 
 LEVEL = 0.9  # probability of the intervals that a report shows
-PRIOR = 10  # residuals as large as they should be
+PRIOR_RESIDUALS = 10  # residuals as large as they should be
 
 
 class ValueEvaluation(PosteriorEvaluation):
     """Evaluation of laws of numbers, y as the networks saw it. It holds all outputs, which their mixture needs.
 
-    It may be that of a slice of the items, from `first` on of `total`. `settled` is what to keep of a slice, and
-    `join_slices` makes one evaluation of all slices.
+    It may evaluate a slice of `total` items, whose first has the place `first`. `settled` is what to keep of a slice,
+    and `join_slices` makes one evaluation of all slices.
     """
 
     def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, first: int = 0, total: int | None = None):
         super().__init__(likelihood, y, chains, first, total)
         self._stored = StoredOutputs()
-        self._outputs: Outputs = self._stored
+        self._outputs: NetworkOutputs = self._stored
         self._settled: SettledSlice | None = None  # what slices were joined to
         self._chain_of: list[int] = []  # every network
         self._weights: list[Tensor] = []  # importance weights
         self._log = torch.full((chains, len(y)), -math.inf, dtype=torch.float64)  # log of sums of densities
         self._means = torch.zeros(())  # (chains, n, k) sums of means, from the first network on
         self._mean_p = Draws(chains)  # means at the points, for one target of each item in turn
-        self._points = spaced(POINTS, self._total, first, len(y))  # numbers among all items
+        self._points = spaced(RECORDED_ITEMS, self._total, first, len(y))  # numbers among all items
         self._rounds: list[Tensor] = []  # after each round: means over items, see `_scores_of_sums`
 
     @property
@@ -81,12 +81,12 @@ class ValueEvaluation(PosteriorEvaluation):
         """In standard deviations of the predictions, or in residuals where these are smaller on average.
 
         `mcse/unit` is the residuals over the standard deviations, 1 at most. Ten residuals of that size are assumed
-        beside those that are known, because a few may be small by chance.
+        beside the known residuals, because a few may be small by chance.
         """
         bma = self.bma
         std = bma.std.double()
         squares = ((as_columns(self.y.double(), std.shape) - bma.mean.double()) / std).square()
-        unit = math.sqrt(min((float(squares.sum()) + PRIOR) / (squares.numel() + PRIOR), 1.0))
+        unit = math.sqrt(min((float(squares.sum()) + PRIOR_RESIDUALS) / (squares.numel() + PRIOR_RESIDUALS), 1.0))
         scale, seen = unit * std.numpy(), self._networks.count > 0
         if int(seen.sum()) == 1:
             points = self._points.numpy()
@@ -119,7 +119,7 @@ class ValueEvaluation(PosteriorEvaluation):
         """(19,) shares of y below the quantiles of one sample and of the average, see `shares_below`."""
         if self._settled is not None:
             return {row: self._settled.means[row][0]["shares"] for row in ("one_sample", "bma")}
-        q = torch.tensor(QUANTILES, dtype=torch.float64)
+        q = torch.tensor(QUANTILE_GRID, dtype=torch.float64)
         return {row: shares_below(p, self.y, q) for row, p in (("one_sample", self.one_sample[0]), ("bma", self.bma))}
 
     def settled(self) -> SettledSlice:
@@ -135,7 +135,7 @@ class ValueEvaluation(PosteriorEvaluation):
             self._rounds, self.curve.samples, answers, means, errors,
         )  # fmt: skip
 
-    def take(self, settled: SettledSlice, outputs: Outputs) -> None:
+    def take(self, settled: SettledSlice, outputs: NetworkOutputs) -> None:
         """Hold what was kept of all items, and their outputs for questions that `settled` does not answer."""
         self._settled, self._outputs = settled, outputs
         self._networks, self._mean_p = settled.networks, settled.mean_p
@@ -232,7 +232,7 @@ class SettledSlice:
         )
 
 
-def join_slices(likelihood: Likelihood, slices: Sequence[SettledSlice], outputs: Outputs) -> ValueEvaluation:
+def join_slices(likelihood: Likelihood, slices: Sequence[SettledSlice], outputs: NetworkOutputs) -> ValueEvaluation:
     """The evaluation of all items, from the slices in order. outputs: of all items, computed when asked for."""
     settled = SettledSlice.joined(slices)
     whole = ValueEvaluation(likelihood, settled.y, len(settled.networks.last))
@@ -279,5 +279,5 @@ class Values:
         data, mean, low, high = (units.shift + units.scale * part for part in places)
         named = {"one sample": "one_sample", "average of all chains": "bma"}
         of_row = evaluation.shares()
-        shares = {name: (np.array(QUANTILES), of_row[row].numpy()) for name, row in named.items()}
+        shares = {name: (np.array(QUANTILE_GRID), of_row[row].numpy()) for name, row in named.items()}
         return cls(units, data, mean, units.scale * std, low, high, shares, y.shape[1])

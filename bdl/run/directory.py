@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.baselines.base import FOLDER as TRAINED
+from bdl.baselines.base import TRAINED_FOLDER as TRAINED
 from bdl.checkpoint import found_checkpoint
 from bdl.disk.files import write_atomically
 from bdl.disk.manifest import Manifest

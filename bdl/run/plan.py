@@ -16,7 +16,7 @@ from hydra.conf import HydraConf
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.baselines.base import FOLDER as TRAINED
+from bdl.baselines.base import TRAINED_FOLDER as TRAINED
 from bdl.baselines.base import Baseline
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
@@ -37,7 +37,7 @@ from bdl.run.section import (
 )
 from bdl.run.stack_plan import ChainsPlan, KeepingPlan, MotionPlan, StackPlan, TargetPlan
 from bdl.samplers.weighting.base import AUTO
-from bdl.tune.heat import HEAT, CoolDirections
+from bdl.tune.heat import HEAT_OF_BATCHES, CoolDirections
 
 Strategy = Literal["auto", "ddp", "chains"]
 OURS = ("_target_", "concurrent", "max_time", "start_epochs")  # keys of the trainer that Lightning's does not know
@@ -99,7 +99,7 @@ class TuningRequest:
     temperature: bool  # T too
     budget: str | None  # a time, which decides the steps
     given: frozenset[str]  # names of `SETTINGS`
-    heat: float = HEAT  # share by which batches may heat the hottest direction
+    heat: float = HEAT_OF_BATCHES  # share by which batches may heat the hottest direction
     weighting_alone: bool = False  # zeta and the lr that it asks for, and no other setting
 
     @classmethod
@@ -123,7 +123,7 @@ class TuningRequest:
             )
         if not (auto or zeta or cfg.budget):
             return None
-        heat = float(cfg.tune.heat) if OmegaConf.is_dict(cfg.tune) else HEAT
+        heat = float(cfg.tune.heat) if OmegaConf.is_dict(cfg.tune) else HEAT_OF_BATCHES
         return cls(auto or zeta, temperature, cfg.budget, given_names(typed), heat, weighting_alone=zeta and not auto)
 
 

@@ -20,7 +20,7 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
-from bdl.baselines.base import FOLDER as TRAINED
+from bdl.baselines.base import TRAINED_FOLDER as TRAINED
 from bdl.disk.manifest import SAMPLE, check_listed, manifests_of
 from bdl.engine import mlp_library
 from bdl.errors import BdlWarning, ConfigError, StoreError

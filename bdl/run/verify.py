@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bdl.baselines.base import FOLDER as TRAINED
+from bdl.baselines.base import TRAINED_FOLDER as TRAINED
 from bdl.checkpoint import is_checkpoint
 from bdl.disk.files import WRITING
 from bdl.disk.manifest import Manifest, manifests_of

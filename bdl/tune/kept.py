@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bdl.posterior.judge_rest import drifts, is_long_enough, take_longer
+from bdl.posterior.judge_rest import energy_drifts, is_long_enough, take_longer
 from bdl.posterior.judgements import alone, or_nan
 from bdl.tune.step import ENERGY_BUDGET, MOMENTA_BUDGET, MOMENTA_TOLERATED, NOISE_BUDGET
 
@@ -51,7 +51,7 @@ def broken_promises(metrics: Mapping[str, float], promised: Promised = NOTHING) 
     elif _momenta_are_hot(m):
         shown, budget = m["kinetic_temperature"] / m["temperature"], 1 + MOMENTA_BUDGET
         lines["heat"] = f"the kinetic temperature is {shown:.3g} T, not {budget:.3g} T at most: lower sampler.lr"
-    if drifts(m):
+    if energy_drifts(m):
         lines["rest"] = (
             f"the energy moved by {m['energy/drift']:+.2g} standard deviations while samples were kept: take a longer "
             "run (length)"

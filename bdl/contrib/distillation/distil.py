@@ -56,7 +56,7 @@ class Distilled(Shown):
         return f"Distilled: {type(self.net).__name__} in place of {self.networks:,} networks", lines
 
     def predict(self, data: Data) -> AnyPrediction:
-        """The prediction for x (n, ...), or for a loader, as that of `Posterior.predict`.
+        """The prediction for x (n, ...), or for a loader, as `Posterior.predict` gives it.
 
         Its standard deviations of probabilities are NaN, and so are its parts of the uncertainty if the network has no
         outputs for them.
@@ -78,7 +78,7 @@ class Distilled(Shown):
 
     @classmethod
     def load(cls, path: str | Path, net: nn.Module) -> Distilled:
-        """What `save` wrote, for the same architecture, whose weights become those of the file.
+        """What `save` wrote, for the same architecture, which gets the weights of the file.
 
         Raises ConfigError for a file of another kind, or of another network.
         """

@@ -1,6 +1,6 @@
 """The sweeper `hydra/sweeper=optuna`: Optuna chooses trials, a launcher of Hydra runs them.
 
-Its keys are those of Hydra's plugin of the same name, which needs Optuna 2. Neither torch nor Optuna is imported before
+It has the keys of Hydra's plugin of the same name, which needs Optuna 2. Neither torch nor Optuna is imported before
 a sweep begins.
 """
 
@@ -75,7 +75,7 @@ class OptunaSweeper(Sweeper):
     Args:
         sampler: a configuration of one of Optuna's samplers. Its seed is moved on by the trials that the study has, or
             a study that goes on would try its first values again.
-        direction: `minimize`, `maximize` or None, which takes the one that suits the metric `objective`.
+        direction: `minimize`, `maximize` or None, which suits the metric `objective`.
         storage: an URL of a database, or None, which keeps nothing.
         study_name: its name in the storage.
         n_trials: how many trials the study shall have.

@@ -43,7 +43,7 @@ class Coupling(enum.IntEnum):
 
 @dataclass(frozen=True)
 class BlockValue:
-    """What a block is at a state: a float, or a tensor whose last `rank` axes are those of the block."""
+    """What a block is at a state: a float, or a tensor whose last `rank` axes are the block's."""
 
     value: Any
     rank: int

@@ -37,7 +37,7 @@ def _blocks(grid: list[list[Any]], what: str, variables: list[StateVariable]) ->
 
 
 def _listed(value: Any) -> Any:
-    """Sequences of any kind, such as those of a configuration, as lists."""
+    """Sequences of any kind, such as sequences of a configuration, as lists."""
     return [_listed(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
