@@ -256,7 +256,7 @@ def test_chunks_and_files_do_not_change_the_numbers(likelihood, monkeypatch):
     files, open_file = [], tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: files.append(open_file()) or files[-1])
     monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", 100)
-    monkeypatch.setattr(mixture_module, "CHUNK", 1)
+    monkeypatch.setattr(mixture_module, "CHUNK_OF_OUTPUTS", 1)
     parts, _, _ = make(likelihood)
     assert len(files) == 1
     for name in ("mean", "std", "aleatoric", "epistemic"):

@@ -23,7 +23,6 @@ from bdl.posterior.outputs import Batches
 from bdl.posterior.predict import Posterior
 from bdl.posterior.store import SampleStore
 
-TRAINED_FOLDER = "trained"  # a folder of the run directory, and a run directory itself: its samples are the networks
 NamedTensors = dict[str, Tensor]  # parameters and buffers of one network by name
 
 
