@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html import escape
+
+Progress = Callable[[int, int], None]  # called with the work that is done, and with all of it
 
 
 class Shown(ABC):

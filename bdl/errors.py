@@ -37,7 +37,7 @@ class Stopped(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """What follows a message about a misspelled word: the nearest of the known ones, in parentheses, or nothing.
+    """What follows a message about a misspelled word: the nearest known word, in parentheses, or nothing.
 
     >>> did_you_mean("temperture", ["lr", "temperature"])
     ' (did you mean temperature?)'
@@ -53,7 +53,7 @@ def check_positive(name: str, value: float) -> None:
 
 
 def check_whole(name: str, value: object, least: int = 1) -> None:
-    """Raise ConfigError unless the value is a whole number, and not less than `least`. True is none."""
+    """Raise ConfigError unless the value is a whole number, and not less than `least`. True and False are refused."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
 

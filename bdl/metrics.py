@@ -17,7 +17,7 @@ from torchmetrics import Metric
 
 from bdl.errors import ConfigError
 from bdl.likelihoods import as_columns
-from bdl.posterior.metrics import BINS, RISK, adaptive_gap, checked, confidence_and_errors, risk_of
+from bdl.posterior.metrics import BINS, RISK, adaptive_gap, checked_classes, confidence_and_errors, risk_of
 from bdl.posterior.ood import detection
 from bdl.posterior.prediction import Prediction, ValuePrediction
 
@@ -60,7 +60,7 @@ class PredictiveNLL(AddedScore):
         if isinstance(prediction, ValuePrediction):
             self.add(-prediction.log_density(y))
             return
-        probs, labels = checked(probabilities(prediction), y)
+        probs, labels = checked_classes(probabilities(prediction), y)
         self.add(-probs.gather(1, labels[:, None]).double().clamp_min(torch.finfo(torch.float32).tiny).log())
 
 
@@ -68,7 +68,7 @@ class BrierScore(AddedScore):
     """Mean Σ_k (p_k - 1{k = y})², in [0, 2], of probabilities (n, K) or a `bdl.Prediction`, with labels (n,)."""
 
     def update(self, prediction: Tensor | Prediction, y: Tensor) -> None:
-        probs, labels = checked(probabilities(prediction), y)
+        probs, labels = checked_classes(probabilities(prediction), y)
         self.add((probs.double() - torch.nn.functional.one_hot(labels, probs.shape[1])).square().sum(1))
 
 
@@ -135,13 +135,13 @@ class RankedScore(JoinedScore):
 
     def update(self, prediction: Tensor | Prediction, y: Tensor) -> None:
         """Add probabilities (n, K) or a `bdl.Prediction`, with labels (n,)."""
-        confidence, errors = confidence_and_errors(*checked(probabilities(prediction), y))
+        confidence, errors = confidence_and_errors(*checked_classes(probabilities(prediction), y))
         self.confidence.append(confidence.double())
         self.errors.append(errors.double())
 
     def items(self) -> tuple[Tensor, Tensor]:
         """(n,) confidences and errors of all items. Raises ConfigError where there are none."""
-        return joined(self.confidence), joined(self.errors)
+        return joined_state(self.confidence), joined_state(self.errors)
 
 
 class AdaptiveECE(RankedScore):
@@ -205,7 +205,7 @@ class OODDetection(JoinedScore):
         self.strange.append(flags.expand(scores.shape).flatten())
 
     def compute(self) -> dict[str, Tensor]:
-        scores, strange = joined(self.scores), joined(self.strange).bool()
+        scores, strange = joined_state(self.scores), joined_state(self.strange).bool()
         each = detection(scores[~strange], scores[strange])
         return {name: torch.tensor(value, dtype=torch.float64, device=scores.device) for name, value in each.items()}
 
@@ -215,7 +215,7 @@ def probabilities(prediction: Tensor | Prediction) -> Tensor:
     return prediction if isinstance(prediction, Tensor) else prediction.probs
 
 
-def joined(state: list[Tensor] | Tensor) -> Tensor:
+def joined_state(state: list[Tensor] | Tensor) -> Tensor:
     """A state that is a list of batches until processes have joined theirs. Raises ConfigError without any item."""
     items = state if isinstance(state, Tensor) else torch.cat(state) if state else torch.empty(0)
     if not len(items):

@@ -13,6 +13,7 @@ from torch.optim.adamw import adamw
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.split import hold_out
 from bdl.devices import widest
+from bdl.display import Progress
 from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import named_tensors
 from bdl.engine.losses import mean_losses
@@ -20,8 +21,6 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError, DivergedError, check_fraction, check_positive
 from bdl.likelihoods import Likelihood, Loss
 from bdl.seeding import derive_seed
-
-Progress = Callable[[int, int], None]  # called with the epochs that are done, and with the most there may be
 
 
 @dataclass(frozen=True)

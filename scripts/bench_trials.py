@@ -26,7 +26,7 @@ from bdl.run.machine import device_name
 from bdl.tune.score import Score
 from bdl.tune.search import Search
 from bdl.tune.step import measure_noise, warm_up
-from bdl.tune.temperature import CANDIDATES
+from bdl.tune.temperature import TEMPERATURES_TRIED
 from bdl.tune.trial import Problem, Trial
 
 LENGTHS = (400, 1000, 2000, 4000)  # steps
@@ -45,8 +45,8 @@ def main() -> None:
 
 def compared(stack: bdl.ChainStack, case: Case, steps: int) -> dict[str, Any]:
     """The mean NLL of trials of so many steps at each T; the gain of the coldest over T = 1, with its error; nats."""
-    nll = {t: nll_of_trial(stack, case, t, steps) for t in CANDIDATES}
-    gain = nll[CANDIDATES[0]] - nll[CANDIDATES[-1]]
+    nll = {t: nll_of_trial(stack, case, t, steps) for t in TEMPERATURES_TRIED}
+    gain = nll[TEMPERATURES_TRIED[0]] - nll[TEMPERATURES_TRIED[-1]]
     means = {f"T = {t:g}": float(each.mean()) for t, each in nll.items()}
     found = {"nll": means, "gain": float(gain.mean()), "error": float(gain.std() / math.sqrt(len(gain)))}
     print(steps, found, flush=True)

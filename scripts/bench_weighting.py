@@ -35,7 +35,7 @@ from bdl.data import TensorBatches
 from bdl.disk.files import write_atomically
 from bdl.run.machine import device_name
 from bdl.tune.score import Score
-from bdl.tune.trial import Items, Problem, Trial
+from bdl.tune.trial import Problem, Trial, TrialItems
 
 RESULTS = Path(__file__).parent / "results" / "tables"
 CHAINS, KEPT = 5, 100  # chains; samples of each, where no run of train.py decides
@@ -67,8 +67,8 @@ SEEN = ("median", "largest", "last")  # multipliers
 class Case:
     """Training and held-out items, a network for them, its likelihood, and the steps of a run."""
 
-    train: Items
-    held_out: Items
+    train: TrialItems
+    held_out: TrialItems
     net: torch.nn.Module
     loss: Any
     steps: int = 8000

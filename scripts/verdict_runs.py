@@ -16,7 +16,7 @@ from verdict_laws import Law, means_of, measured_of
 
 from bdl.posterior.diagnostics import mixing, repeat_error, trace_error
 from bdl.posterior.metrics import constant_class_losses, constant_value_losses
-from bdl.posterior.value_evaluation import PRIOR
+from bdl.posterior.value_evaluation import PRIOR_RESIDUALS
 
 EVERY = 10  # steps between samples of a sampler, and between its configurational temperatures
 LATENT = 8  # directions of the target distribution, at which test items look
@@ -193,7 +193,7 @@ def scores(s: Scenario, predictions: np.ndarray, offsets: np.ndarray, rng: np.ra
         known = torch.as_tensor(y)
         losses = normal_losses(y - average, total)
         constant, least = (constant_value_losses(known, False, seen).numpy() for seen in (None, known))
-        unit = min((np.square(y - average).sum() / total + PRIOR) / (s.items + PRIOR), 1.0)
+        unit = min((np.square(y - average).sum() / total + PRIOR_RESIDUALS) / (s.items + PRIOR_RESIDUALS), 1.0)
         shown = {"test/bma/rmse": math.sqrt(np.square(y - average).mean()), "mcse/unit": math.sqrt(unit)}
         draws, claim = normal_losses(y - predictions, 1.0), math.log1p(average.var() / total) / 2
     else:

@@ -117,7 +117,7 @@ class CCHMC(Underdamped):
         return int(WAIT * last) < step <= last and (last - step) % every == 0
 
     def heat_along(self, c: Scalar, mean: Scalar, lr: Scalar, tau: Scalar) -> Any:
-        """1: the strongest directions are those whose noise it takes out. What is left is hotter than T by less."""
+        """1: it takes the noise out of the strongest directions. All others are hotter than T by less."""
         return 1 + 0 * lr * c
 
     def step(
@@ -235,7 +235,7 @@ def fix_basis(s: Controlled) -> None:
 
 
 def rotate_basis(s: Controlled) -> None:
-    """Turn the directions within their span into those in which the noise that was measured there is uncorrelated."""
+    """Turn the directions within their span, so that the noise that was measured along them is uncorrelated."""
     values, vectors = torch.linalg.eigh(s.measured)
     s.variance.copy_(values.clamp_min(0).flip(-1).unsqueeze(-1))
     s.basis.copy_(vectors.flip(-1).mT @ s.basis)

@@ -22,7 +22,7 @@ RATE = 0.02  # most by which ln lr rises in a step of its tuning; it falls at mo
 FALL = 5.0
 MARGIN = 2.0  # lr is tuned on steps so many times as large: a direction too stiff for them shows, and is safe then
 NEGLIGIBLE = 1e-6  # Var(g) / g² below which batch noise says nothing about masses
-GUARD = 3.0  # a gradient is shortened to so many times the root mean square of those met while adapting
+GUARD = 3.0  # longest gradient, in root mean squares of the gradients met while adapting; longer ones are shortened
 WIDEST = 0.9  # tangent of half of the largest angle by which one gradient turns u
 
 
@@ -80,7 +80,7 @@ class SMILE(Dynamics):
     In the first `adapt_steps` steps each chain learns, and then all is fixed. P: in windows up to 60 %, from pairs of
     batches at one θ, for which every fourth step stays. lr: up to 75 %, so that lr P h has the mean `stiffness` along
     the path and n is `noise_share` at most. V: to the end. Then a gradient longer than 3 times the root mean square of
-    these steps is shortened to that. At tau = 0 a step is that of SGD, lr P g.
+    these steps is shortened to that. At tau = 0 a step is the SGD step lr P g.
 
     Raises ConfigError for friction outside (0, 1), shares outside (0, 1] and fewer than 2 parameters.
     """

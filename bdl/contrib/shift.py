@@ -1,6 +1,6 @@
 """The corruptions of CIFAR-10-C (Hendrycks & Dietterich 2019) that need no pictures of frost, snow or mud.
 
-Constants are those of their make_cifar_c.py, for images of 32x32 pixels. Functions take images (n, 3, h, w) in [0, 1],
+Constants are from their make_cifar_c.py, for images of 32x32 pixels. Functions take images (n, 3, h, w) in [0, 1],
 the constants of a severity, and a random stream.
 """
 

@@ -19,7 +19,7 @@ from bdl.display import Shown
 from bdl.engine.functional import replace_tensors
 from bdl.errors import ConfigError, StoreError
 from bdl.likelihoods import Likelihood, as_columns
-from bdl.posterior.export import gathered, thinned
+from bdl.posterior.export import gathered_networks, thinned
 from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs
 from bdl.posterior.predict import P, Posterior
 from bdl.posterior.prediction import AnyPrediction, ValuePrediction, log_probs
@@ -27,14 +27,14 @@ from bdl.posterior.samples import Key, Samples
 from bdl.posterior.store import COPIED, Record, SampleStore
 from bdl.posterior.tensors import FrozenPart, frozen_names
 
-LIMIT = 2**30  # bytes of probabilities in memory; with more, evenly spaced ones decide
+LIMIT = 2**30  # bytes of probabilities in memory; with more, evenly spaced items decide
 NODES = torch.linspace(-3.5, 3.5, 15, dtype=torch.float64)  # z at which densities of numbers are compared
 By = Literal["divergence", "nll"]
 
 
 @dataclass(frozen=True, repr=False)
 class Thinning(Shown):
-    """Which networks were chosen, and how near their average is to that of all.
+    """Which networks were chosen, and how near their average is to the average of all.
 
     Attributes:
         networks: (chain, step) of each in the posterior that was thinned, in the order in which they were chosen.
@@ -88,7 +88,7 @@ class Densities:
         return -float(self.weights @ (mean.log() + self.largest)) - self.offset
 
     def chosen(self, k: int) -> list[int]:
-        """k networks: one after the other, the one that lowers the score of the average most."""
+        """k networks: each in turn lowers the score of the average most."""
         total, left, found = torch.zeros_like(self.largest), torch.ones(len(self.p), dtype=torch.bool), []
         size = max(1, 2**22 // len(total))
         tiny = torch.finfo(torch.float64).tiny
@@ -104,9 +104,9 @@ class Densities:
 def thin(
     posterior: Posterior[P], k: int, data: Data, *, by: By = "divergence", test: Iterable[Any] | None = None
 ) -> Posterior[P]:
-    """`Posterior.thin`: the k networks whose average is nearest to that of all, which predict in k / n of the time.
+    """`Posterior.thin`: the k of n networks whose average is nearest to the average of all, in k / n of the time.
 
-    They are chosen one after the other, each as the one that brings the average nearest. Where as many networks
+    They are chosen one after the other: each brings the average nearest. Where as many networks
     evenly spaced along the chains are nearer, it is these. `thinning` of the result has the scores of both; `save`
     writes the result as a run directory. Each network is a chain of its own in it, so that R-hat and ESS cannot be
     asked of it. Networks count alike.
@@ -157,7 +157,7 @@ def densities_of(
     posterior: Posterior[Any], by: By, batches: Batches, used: Mapping[Key, float]
 ) -> tuple[list[Key], Densities]:
     """What the sets of networks are scored by, on these batches."""
-    likelihood = posterior.likelihood_of(batches)
+    likelihood = posterior.likelihood(batches)
     if by == "nll":
         return densities_of_labels(LabelledOutputs(posterior.stored, batches, likelihood), used)
     return densities_of_average(ItemOutputs(posterior.stored, batches, likelihood), used, posterior.predicted(batches))
@@ -229,7 +229,7 @@ def write_thinned(samples: Samples, thinning: Thinning, run_dir: str | Path) -> 
     if store.has_files(0) or store.has_target():
         raise StoreError(f"{folder} holds samples already: choose another folder")
     keys = {(chain, record.step): 1.0 for chain, record, _ in samples.keyed()}
-    tensors, _ = gathered(samples.groups(keys), keys)
+    tensors, _ = gathered_networks(samples.groups(keys), keys)
     target = origin.target()
     names = frozen_names(target)
     whole = replace_tensors(copy.deepcopy(samples.net), samples.frozen) if names else samples.net

@@ -23,8 +23,8 @@ from bdl.data.tensors import TensorDataModule
 from bdl.disk.files import is_on_disk
 from bdl.errors import BdlWarning, ConfigError
 
-FORMAT_VERSION = 1
-FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")  # others, such as EPS, hand the file to other programs
+IMAGES_VERSION = 1
+IMAGE_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")  # others, such as EPS, hand the file to other programs
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 MEASURED = 2048  # training images, evenly spaced, that give mean and std of the pixels
 BYTES = 2**31  # images that take more are read on demand under loader="auto"
@@ -149,7 +149,7 @@ class ImageFolderDataModule(TensorDataModule):
 
     def preprocessing(self) -> dict[str, Any]:
         mean, std = ([float(value) for value in values] for values in self.pixels)
-        about = {"format_version": FORMAT_VERSION, "kind": "images", "size": self.size, "mean": mean, "std": std}
+        about = {"format_version": IMAGES_VERSION, "kind": "images", "size": self.size, "mean": mean, "std": std}
         return {**about, "labels": list(self.classes)}
 
 
@@ -232,7 +232,7 @@ def _refuse_unread(error: OSError) -> None:
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Image.Image]:
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(path, formats=IMAGE_FORMATS) as image:
             yield image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ConfigError(f"{path} is no image that can be read ({error}): replace or remove it") from error

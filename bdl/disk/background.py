@@ -1,4 +1,4 @@
-"""Calls that a thread makes while its caller goes on, such as those that write samples."""
+"""Calls that a thread makes while its caller goes on, such as calls that write samples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Background:
-    """Makes calls in their order, by one thread. At most `most` of them are pending; further ones wait.
+    """Makes calls in their order, by one thread. At most `most` calls are pending; further calls wait.
 
-    The first call that raises is the last one: later ones are not made, and `run` and `wait` raise its error.
+    The first call that raises is the last one: later calls are not made, and `run` and `wait` raise its error.
     """
 
     def __init__(self, most: int):

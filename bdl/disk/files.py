@@ -17,7 +17,7 @@ from bdl.errors import StoreError
 
 OF_TRANSFORMERS = ("model.safetensors", "pytorch_model.bin")  # files of a folder that `save_pretrained` wrote
 OF_THE_KERNEL = ("/proc/", "/sys/")  # what lies there is made while it is read; /proc/kmsg waits for messages
-SMALL = 2**26  # bytes; files that describe a run have fewer
+SMALL_FILE = 2**26  # bytes; files that describe a run have fewer
 WRITING = ".writing-"  # temporary names begin with it, then follow host and process
 
 
@@ -28,7 +28,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview, make_folder: bool =
     everything would lose /dev/null.
 
     parts: the content, one after the other, so that a large one need not be put together in memory.
-    make_folder: False where the folder has been there, so that one which was moved meanwhile is not made anew.
+    make_folder: False where the folder has been there, so that a folder which was moved meanwhile is not made again.
     """
     with disk_errors(path):
         if path.exists() and not path.is_file():
@@ -36,7 +36,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview, make_folder: bool =
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         with temporary_file(path.parent, *parts) as written:
-            publish(written, path)
+            move_into_place(written, path)
 
 
 def is_on_disk(path: Path) -> bool:
@@ -77,7 +77,7 @@ def weights_of(path: str | Path) -> Path:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """The value that a text of JSON stands for. Raises ValueError for what is none, and for one nested too deep."""
+    """The value of a JSON text. Raises ValueError for text that is not JSON, and for JSON nested too deep."""
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -123,7 +123,7 @@ def temporary_file(folder: Path, *parts: bytes | memoryview) -> Iterator[Path]:
             os.unlink(name)
 
 
-def publish(temporary: Path, path: Path) -> None:
+def move_into_place(temporary: Path, path: Path) -> None:
     """Rename a complete, synced file to `path`, and sync the folder."""
     os.replace(temporary, path)
     folder = os.open(path.parent, os.O_RDONLY)

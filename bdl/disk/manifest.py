@@ -1,7 +1,8 @@
 """The manifests of a run: what every file was when it was written, a line for each, chained by hashes.
 
-`manifest.jsonl` lists the files of the whole run, and `manifest-<stack>.jsonl` those of one stack of chains. Each has
-one writer at a time, so that no line needs a lock, over NFS neither. A later line for a path replaces an earlier one.
+`manifest.jsonl` lists the files of the whole run, and `manifest-<stack>.jsonl` the files of one stack of chains. Each
+has one writer at a time, so that no line needs a lock, over NFS neither. A later line for a path replaces an earlier
+one.
 """
 
 from __future__ import annotations  # the field `bytes` hides the type of that name
@@ -19,9 +20,9 @@ from typing import Any, BinaryIO, Self, TypeVar
 from bdl.disk.files import (
     append_line,
     disk_errors,
+    move_into_place,
     open_regular,
     parse_json,
-    publish,
     read_file,
     temporary_file,
     write_atomically,
@@ -73,7 +74,7 @@ class Manifest:
         self._whole, self._warned = True, False
 
     def entries(self) -> list[Entry]:
-        """All lines, but for a last one that was cut short. Raises StoreError for a damaged line unless skip_bad."""
+        """All lines, but for a last line that was cut short. Raises StoreError for a damaged line unless skip_bad."""
         entries = self.first_entries()
         fault = f"line {len(entries) + 1} of {self.path} is damaged, or a line before it was lost"
         if not self._whole and not self.skip_bad:
@@ -130,10 +131,10 @@ class Manifest:
             with temporary_file(place.parent, *parts) as written:
                 if not versions or versions[-1].sha256 != sha256:
                     self.add(path, kind, sum(map(len, parts)), sha256)
-                publish(written, place)
+                move_into_place(written, place)
 
     def cut(self, count: int) -> None:
-        """Keep the first lines, and remove the files of the stack that only later ones list. Damaged lines go too."""
+        """Keep the first lines, and remove the files of the stack that only later lines list. Damaged lines go too."""
         entries = self.first_entries()
         stay = {entry.path for entry in entries[:count]}
         for entry in entries[count:]:
@@ -155,7 +156,7 @@ class Manifest:
 
 
 def manifests_of(folder: Path) -> list[Manifest]:
-    """The manifests in a folder: of the whole run, then of every stack. A copy under another name is none."""
+    """The manifests in a folder: of the whole run, then of every stack. A copy under another name does not count."""
     named = [name for path in folder.glob("manifest*.jsonl") if (name := _NAME.fullmatch(path.name))]
     stacks = sorted(int(name[2]) for name in named if name[2])
     return [Manifest(folder, stack) for stack in ([None] if len(stacks) < len(named) else []) + stacks]
@@ -163,15 +164,15 @@ def manifests_of(folder: Path) -> list[Manifest]:
 
 def read_listed(manifests: Sequence[Manifest], path: str) -> bytes | None:
     """The bytes of a file; None where no manifest lists it. Raises StoreError if it is lost or altered."""
-    return checked(manifests, path, _with_digest)
+    return checked_file(manifests, path, _with_digest)
 
 
 def check_listed(manifests: Sequence[Manifest], path: str) -> None:
     """Raise StoreError if a file that a manifest lists is lost or altered. A large one is never whole in memory."""
-    checked(manifests, path, lambda place: (None, file_digest(place)))
+    checked_file(manifests, path, lambda place: (None, file_digest(place)))
 
 
-def checked(manifests: Sequence[Manifest], path: str, read: Callable[[Path], tuple[T, str]]) -> T | None:
+def checked_file(manifests: Sequence[Manifest], path: str, read: Callable[[Path], tuple[T, str]]) -> T | None:
     """What `read` makes of a file, which returns it with the file's sha256; None where no manifest lists the file.
 
     Raises StoreError if the file is lost or altered.
@@ -192,7 +193,7 @@ def checked(manifests: Sequence[Manifest], path: str, read: Callable[[Path], tup
 
 
 def write_listed(path: Path, data: bytes) -> None:
-    """Write a file, and its line where its folder is that of a run. Raises StoreError as `Manifest.add` does."""
+    """Write a file, and its line where its folder is a run directory. Raises StoreError as `Manifest.add` does."""
     if manifests_of(path.parent):
         Manifest(path.parent).write(path.name, path.stem, data)
     else:
@@ -216,7 +217,7 @@ def _with_digest(path: Path) -> tuple[bytes, str]:
 
 
 def _entries(lines: Iterable[bytes], before: str) -> Iterator[Entry]:
-    """The lines up to the first that is damaged, or does not follow from those before it and the hash `before`."""
+    """The lines up to the first that is damaged, or does not follow from the lines before it and the hash `before`."""
     for line in lines:
         try:
             entry = Entry(**parse_json(line))

@@ -20,14 +20,14 @@ from typing import Self, get_type_hints
 from bdl.disk.files import WRITING, disk_errors, parse_json, read_file, temporary_file
 from bdl.errors import StoreError
 
-ENDED = "ended"  # the start of a process that has ended and that its parent has not asked about
+ENDED = "ended"  # the start of a zombie
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # a store without hard links
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this number runs. One that has ended, but that its parent has not asked about, does not.
+    """Whether a process of this number runs. A zombie, whose parent has not asked for its exit status, does not run.
 
-    Where a container's first process asks about no orphan, as a shell does, a killed worker keeps its number for ever.
+    A killed worker stays a zombie where the first process of a container, such as a shell, never reaps orphans.
     """
     try:
         os.kill(pid, 0)
@@ -76,9 +76,9 @@ class Owner:
         return here and self.machine in ("", _machine())
 
     def is_dead(self) -> bool:
-        """Whether it is certain that the process is gone: this host has none of its number, or a later one.
+        """Whether it is certain that the process is gone: no process of this host has its number, or a later one has.
 
-        SLURM starts a job anew, perhaps on another host, only after it has ended what the job ran before.
+        SLURM starts a job again, perhaps on another host, only after it has ended the processes of the job.
         """
         job, restart = _job()
         if self.job and self.job == job and self.restart < restart:
@@ -100,7 +100,7 @@ def sole_owner(lock: Path) -> Iterator[None]:
 
 
 def take(lock: Path) -> None:
-    """Own the folder of `lock`. Raises StoreError, which names the owner, if there is one that may be alive."""
+    """Own the folder of `lock`. Raises StoreError, which names the owner, if an owner may be alive."""
     with disk_errors(lock):
         lock.parent.mkdir(parents=True, exist_ok=True)
         while not _make(lock):
@@ -121,7 +121,7 @@ def release(lock: Path) -> None:
 
 
 def owner_of(lock: Path) -> Owner | None:
-    """The owner of the folder of `lock`, dead or alive; None if there is none. Raises StoreError for a damaged lock."""
+    """The owner of the folder of `lock`, dead or alive; None without a lock. Raises StoreError for a damaged lock."""
     try:
         return _parse(lock, read_file(lock))
     except FileNotFoundError:
@@ -182,14 +182,14 @@ def _break(lock: Path) -> None:
 
 
 def _machine() -> str:
-    """The number that the machine's system was given when it was installed; empty where there is none."""
+    """The number that the machine's system was given when it was installed; empty where it is not known."""
     with contextlib.suppress(OSError):
         return Path("/etc/machine-id").read_text().strip()
     return ""
 
 
 def _job() -> tuple[str, int]:
-    """SLURM's job, empty outside of one, and how often it was put into the queue again."""
+    """SLURM's job, empty outside of SLURM, and how often it was put into the queue again."""
     job, restarts = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_RESTART_COUNT", "")
     cluster = os.environ.get("SLURM_CLUSTER_NAME", "")
     return (f"{cluster}/{job}", int(restarts) if restarts.isdecimal() else 0) if job else ("", 0)

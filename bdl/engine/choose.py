@@ -17,8 +17,8 @@ from bdl.likelihoods import Likelihood, Loss, mean_loss
 from bdl.torch_private import has_tensor_hooks, is_compiled
 
 Compile = bool | Literal["auto"]
-KNOWN = ("torch.", "torchvision.models.", "torchvision.ops.", "bdl.")  # what transforms draw, Python may hold
-RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
+KNOWN_PACKAGES = ("torch.", "torchvision.models.", "torchvision.ops.", "bdl.")  # what transforms draw, Python may hold
+RANDOM_LAYERS = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
 def choose_gradient(
@@ -81,9 +81,12 @@ def _in_turn(stack: ChainStack, loss: Loss, autograd: Autograd) -> InTurn | None
 def _repeats_itself(stack: ChainStack) -> bool:
     """Whether all training steps have the same kernels: known layers alone, none hooked, none random."""
     return not is_compiled(stack) and all(
-        type(m).__module__.startswith(KNOWN)
+        type(m).__module__.startswith(KNOWN_PACKAGES)
         and not (hooked(m) or any(map(has_tensor_hooks, m.parameters(recurse=False))))
-        and not (isinstance(m, RANDOM) or any(isinstance(p := getattr(m, n, 0), float) and p for n in ("p", "dropout")))
+        and not (
+            isinstance(m, RANDOM_LAYERS)
+            or any(isinstance(p := getattr(m, n, 0), float) and p for n in ("p", "dropout"))
+        )
         for m in stack.modules()
     )
 

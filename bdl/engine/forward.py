@@ -265,7 +265,7 @@ class Forward:
             return None
         values = [self._value(tensors, parameter) for parameter in self._live]
         networks, items = len(next(iter(tensors.values()))), rows.shape[:-1]
-        outputs = mlp_library.outputs_of(library, self._pairs, values, rows.flatten(0, -2), networks)
+        outputs = mlp_library.mlp_outputs(library, self._pairs, values, rows.flatten(0, -2), networks)
         return None if outputs is None else outputs.mT.unflatten(1, items) if len(items) > 1 else outputs.mT
 
     def _value(self, tensors: Tensors, parameter: Tensor) -> Tensor:

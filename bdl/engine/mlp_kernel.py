@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bdl.batch import Inputs
 from bdl.engine.gradient import Gradient
 from bdl.engine.mlp_gradient import MLPGradient
-from bdl.engine.mlp_library import LINE, MLPPlan, load, pairs, sizes
+from bdl.engine.mlp_library import LINE, MLPPlan, mlp_library, pairs, sizes
 from bdl.errors import ConfigError
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, mean_loss_and_gradient
 from bdl.likelihoods.base import as_columns
@@ -179,11 +179,11 @@ def compiled(eager: MLPGradient, required: bool = False) -> MLPGradient | MLPKer
 
     Raises ConfigError where it is required and cannot be built. Layers that do not fit are no error.
     """
-    library = load(required) if fits(eager) else None
+    library = mlp_library(required) if kernel_fits(eager) else None
     return eager if library is None else MLPKernel(eager, library)
 
 
-def fits(eager: MLPGradient) -> bool:
+def kernel_fits(eager: MLPGradient) -> bool:
     """Whether the compiled code runs these layers, see `pairs`, with parameters in float32 on a CPU, all live."""
     every = [p for layer in eager.layers for p in layer.parameters()]
     live = len(every) == len(eager.params) and all(p.dtype == torch.float32 and p.device.type == "cpu" for p in every)

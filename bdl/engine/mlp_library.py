@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from bdl import native
 from bdl.errors import ConfigError
 
-SOURCE = Path(__file__).with_name("mlp_kernel.c")
-LARGEST = 2**16  # numbers in a weight matrix; beyond, torch's products gain from threads and from packed operands
+MLP_SOURCE = Path(__file__).with_name("mlp_kernel.c")
+LARGEST_MATRIX = (
+    2**16
+)  # numbers in a weight matrix; beyond, torch's products gain from threads and from packed operands
 LINE = 64  # bytes; the scratch starts at a line of the cache
 _ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3, nn.SiLU: 4}  # the enum in mlp_kernel.c
 _HEAD, _FIELDS = 2, 11  # numbers in a Plan before its layers, and in a Layer
@@ -25,22 +27,22 @@ _evaluates = [True]  # of this process, as torch's number of threads is
 Places = Sequence[tuple[int, int]]  # the addresses of tensors, with their strides between networks in numbers
 
 
-def load(required: bool = False) -> ctypes.CDLL | None:
+def mlp_library(required: bool = False) -> ctypes.CDLL | None:
     """The library, built at the first call; None where that is not possible.
 
     Raises ConfigError where it is required and cannot be built, or is of another bdl than this file.
     """
-    library = native.load(SOURCE, required)
+    library = native.load(MLP_SOURCE, required)
     if library is None or library.bdl_mlp_outputs.argtypes is not None:  # none, or looked at before
         return library
     if layout_of(_typed(library)) != (_HEAD, _FIELDS, *_PLACES):
-        raise ConfigError(f"{SOURCE} is of another bdl than {__file__}: install bdl again, or set compile=false")
+        raise ConfigError(f"{MLP_SOURCE} is of another bdl than {__file__}: install bdl again, or set compile=false")
     return library
 
 
 def for_evaluation() -> ctypes.CDLL | None:
-    """The library; None where `let_evaluate(False)` has forbidden it or it cannot be built. Raises as `load`."""
-    return load() if _evaluates[0] else None
+    """The library; None where `let_evaluate(False)` has forbidden it or it cannot be built. Raises as `mlp_library`."""
+    return mlp_library() if _evaluates[0] else None
 
 
 def let_evaluate(allowed: bool) -> None:
@@ -59,11 +61,11 @@ def pairs(layers: Sequence[nn.Module]) -> list[tuple[nn.Linear, int]]:
     """Linear layers, each with the code of the activation after it; empty where the library cannot run the layers.
 
     It runs Linear layers, each followed by at most one activation that it knows, and no weight matrix with more than
-    `LARGEST` numbers, because it runs on one core.
+    `LARGEST_MATRIX` numbers, because it runs on one core.
     """
     found: list[tuple[nn.Linear, int]] = []
     for i, layer in enumerate(layers):
-        if type(layer) is nn.Linear and layer.in_features * layer.out_features <= LARGEST:
+        if type(layer) is nn.Linear and layer.in_features * layer.out_features <= LARGEST_MATRIX:
             found.append((layer, 0))
         elif i > 0 and type(layers[i - 1]) is nn.Linear and type(layer) in _ACTIVATIONS:
             found[-1] = (found[-1][0], _ACTIVATIONS[type(layer)])
@@ -100,7 +102,7 @@ def sizes(library: ctypes.CDLL, plan: MLPPlan, items: int) -> tuple[int, int]:
     return values.value, work.value
 
 
-def outputs_of(
+def mlp_outputs(
     library: ctypes.CDLL, layers: Sequence[tuple[nn.Linear, int]], params: Sequence[Tensor], x: Tensor, networks: int
 ) -> Tensor | None:
     """The outputs (k, outputs, n) of so many networks; None for tensors that the library does not read.

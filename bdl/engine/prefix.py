@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from bdl.batch import tensors_in
 from bdl.torch_private import has_hooks, in_function_transform, is_compiled
 
-PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
+PLAIN_TYPES = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
 
 
 @dataclass(frozen=True)
-class Call:
+class LayerCall:
     """A call of a module: what it was given and has returned, and the versions of these tensors then."""
 
     given: Any
@@ -50,7 +50,7 @@ class FrozenPrefix:
         self._frozen: list[nn.Module] = []
         if not any(map(is_compiled, net.modules())):
             self._find(net, set(map(id, self._owners)))
-        self._calls: dict[tuple[int, int], Call] = {}  # by the id of the module and the number of its call
+        self._calls: dict[tuple[int, int], LayerCall] = {}  # by the id of the module and the number of its call
         self._counts: dict[int, int] = {}  # calls of each module by this network
         self._first, self._before = True, True  # whether this is the first network, and the prefix has not ended
         self._inside = False  # whether a module around this one is being recorded
@@ -117,7 +117,7 @@ class FrozenPrefix:
             self._inside = False
         pure = self._before and versions(given) == before and torch.equal(stream, torch.get_rng_state())
         if pure and constant(returned) and wants_gradient(returned) <= wants_gradient(given):
-            self._calls[key] = Call(given, before, returned, versions(returned))
+            self._calls[key] = LayerCall(given, before, returned, versions(returned))
         return returned
 
 
@@ -146,7 +146,7 @@ def constant(value: Any) -> bool:
     """Whether several networks may have the value in common: tensors, plain values and tuples of them."""
     if isinstance(value, tuple):
         return type(value) is tuple and all(map(constant, value))
-    return comparable(value) if isinstance(value, Tensor) else type(value) in PLAIN
+    return comparable(value) if isinstance(value, Tensor) else type(value) in PLAIN_TYPES
 
 
 def alike(a: Any, b: Any) -> bool:
@@ -160,4 +160,4 @@ def alike(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(alike(value, b[key]) for key, value in a.items())
     if isinstance(a, tuple | list):
         return len(a) == len(b) and all(map(alike, a, b))
-    return type(a) in PLAIN and a == b
+    return type(a) in PLAIN_TYPES and a == b

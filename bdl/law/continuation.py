@@ -16,7 +16,7 @@ from bdl.samplers.dynamics.metropolis import HMC
 LEAPFROG = 10  # Steps of a trajectory, in the mean
 TARGET = 0.9  # Acceptance: smaller steps than usual, because the run may begin far from rest
 ADAPTED = 0.4  # Share of the trajectories in which the step adapts
-GAIN = 4.0  # Change of log lr for each unit of acceptance away from TARGET, over sqrt(trajectories)
+ADAPTATION_GAIN = 4.0  # Change of log lr for each unit of acceptance away from TARGET, over sqrt(trajectories)
 WORST = -0.3  # Least of acceptance less TARGET that counts: one refusal says little
 FIRST = 0.3  # Step of the first trajectory, in units of 1 / sqrt(largest curvature)
 
@@ -76,7 +76,7 @@ def continue_exactly(
         log_u = torch.rand((len(theta), 1), generator=random, dtype=torch.float64).log().to(**kind)
         s = kernel.kernel(s, evaluate, lr, tau, z, log_u)
         if number <= adapting:  # faster than HMC by itself, which begins near its step
-            s.log_factor += GAIN * (s.accepted - TARGET).clamp_min(WORST) / math.sqrt(number)
+            s.log_factor += ADAPTATION_GAIN * (s.accepted - TARGET).clamp_min(WORST) / math.sqrt(number)
             s.accepted.zero_()
         energies.append(s.potential.cpu().double() * n)
         if seen is not None:

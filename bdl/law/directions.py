@@ -25,9 +25,9 @@ from bdl.devices import widest
 
 STEP = 0.3  # standard deviations of the law by which θ moves along a direction, where U is steepest
 OPEN = 0.25  # relative standard error of a curvature beyond which nothing is divided by it
-ROUNDING = 1e-6  # of the largest variance of batch gradients; below it a direction is made of rounding
-BLOCKS = 8  # Parts of a single chain, whose means tell an error
-Gradient = Callable[[Tensor], Tensor]  # θ (C, d) -> ∇U (C, d), nats
+VARIANCE_ROUNDING = 1e-6  # of the largest variance of batch gradients; below it a direction is made of rounding
+CHAIN_PARTS = 8  # Parts of a single chain, whose means tell an error
+GradientAt = Callable[[Tensor], Tensor]  # θ (C, d) -> ∇U (C, d), nats
 Pair = tuple[Tensor, Tensor]  # two estimates (C, d) of ∇U at one θ, whose noise is independent
 
 
@@ -64,7 +64,7 @@ def top_directions(gradients: Tensor, most: int) -> tuple[Tensor, Tensor]:
     deviations = (gradients - gradients.mean(0)).transpose(0, 1)  # (C, M, d)
     gram = (deviations @ deviations.mT).cpu().double() / (len(gradients) - 1)
     values, vectors = torch.linalg.eigh(gram)
-    varying = int((values > ROUNDING * values[:, -1:]).sum(1).min())
+    varying = int((values > VARIANCE_ROUNDING * values[:, -1:]).sum(1).min())
     k = max(1, min(most, len(gradients) // 2, varying))
     values, vectors = values[:, -k:].flip(-1), vectors[..., -k:].flip(-1)
     along = vectors.mT.to(deviations) @ deviations
@@ -72,7 +72,7 @@ def top_directions(gradients: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
 
 def read_directions(
-    gradient: Gradient, here: Pair, theta: Tensor, temperature: Tensor, v: Tensor, steep: Tensor, signs: Tensor
+    gradient: GradientAt, here: Pair, theta: Tensor, temperature: Tensor, v: Tensor, steep: Tensor, signs: Tensor
 ) -> DirectionReading:
     """The reading along directions v (C, k, d) at θ (C, d), from `here`, the gradients there, and two more.
 
@@ -91,7 +91,7 @@ def _along(v: Tensor, g: Tensor) -> Tensor:
 
 
 def read_blocks(
-    gradient: Gradient, here: Pair, theta: Tensor, offset: Tensor, temperature: Tensor, steepest: Tensor,
+    gradient: GradientAt, here: Pair, theta: Tensor, offset: Tensor, temperature: Tensor, steepest: Tensor,
     signs: Tensor, split: Callable[[Tensor], list[Tensor]],
 ) -> tuple[DirectionReading, DirectionReading]:  # fmt: skip
     """The readings of all coordinates together and of each block, by curvature and by coordinates.
@@ -143,6 +143,6 @@ def _error(x: Tensor) -> Tensor:
 
 
 def _as_chains(x: Tensor) -> Tensor:
-    """The states (n, 1, directions) of a single chain as BLOCKS chains of fewer states each."""
-    parts = min(BLOCKS, len(x))
+    """The states (n, 1, directions) of a single chain as CHAIN_PARTS chains of fewer states each."""
+    parts = min(CHAIN_PARTS, len(x))
     return x[len(x) % parts :].reshape(parts, -1, x.shape[-1]).transpose(0, 1)

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from bdl.display import Progress
 from bdl.errors import BdlWarning, ConfigError
 from bdl.law.continuation import Continuation
 from bdl.law.directions import DirectionReading, DirectionTemperature, temperatures
 from bdl.law.exact import ExactPotential
-from bdl.law.thermometer import KINDS, StackReadings, Thermometer
+from bdl.law.thermometer import DIRECTION_KINDS, StackReadings, Thermometer
 from bdl.likelihoods import Loss
 from bdl.posterior.index import Record
-from bdl.posterior.predict import Posterior, Progress
+from bdl.posterior.predict import Posterior
 from bdl.samplers.sampler import Sampler
 from bdl.seeding import generator
 
@@ -98,7 +99,7 @@ def _measured(
         if progress is not None:
             progress(done + 1, len(found))
     temperature = float(np.mean(records[-1].temperature))
-    directions = joined([r for r in readings if r is not None])
+    directions = joined_temperatures([r for r in readings if r is not None])
     kept = [c for c in continuations if c is not None]
     return LawMeasurement(temperature, directions, kept, *spreads(posterior, sampler, temperature)).metrics()
 
@@ -124,10 +125,10 @@ def thermometers(
         )  # fmt: skip
 
 
-def joined(stacks: Sequence[StackReadings]) -> list[DirectionTemperature]:
+def joined_temperatures(stacks: Sequence[StackReadings]) -> list[DirectionTemperature]:
     """The temperatures along all directions, from the readings of all stacks side by side."""
     directions: list[DirectionTemperature] = []
-    for kind in KINDS if stacks else ():
+    for kind in DIRECTION_KINDS if stacks else ():
         count = min(len(s.readings[kind]) for s in stacks)
         together = [
             DirectionReading(

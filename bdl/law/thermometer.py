@@ -12,25 +12,27 @@ from torch import Tensor
 
 from bdl.batch import count_items, part_of
 from bdl.law.continuation import LEAPFROG, Continuation, continue_exactly
-from bdl.law.directions import DirectionReading, Gradient, Pair, read_blocks, read_directions, top_directions
+from bdl.law.directions import DirectionReading, GradientAt, Pair, read_blocks, read_directions, top_directions
 from bdl.law.exact import ExactPotential
 from bdl.posterior.index import Record
 from bdl.posterior.predict import Posterior
 
-SHARE = 0.03  # Share of the gradients that the run has taken, counted in rows, that the temperatures may take
-CONTINUED = 0.01  # The same for the continuation
+TEMPERATURE_SHARE = (
+    0.03  # Share of the gradients that the run has taken, counted in rows, that the temperatures may take
+)
+CONTINUATION_SHARE = 0.01  # The same for the continuation
 GRADIENTS = 5  # Gradients of a state: one there, two along the noisiest directions, two along all coordinates
 STATES = 100  # States of a chain at most: the error is then as small as the chains' own
-FEW = 4  # With fewer states of a chain than this, PARTIAL states are read by a part of the data
+FEW_STATES = 4  # With fewer states of a chain than this, PARTIAL states are read by a part of the data
 PARTIAL = 8
-ROWS = 100  # Rows of such a part at least
+PARTIAL_ROWS = 100  # Rows of such a part at least
 TOP = 6  # Number of noisiest directions
-BATCHES = 24  # Batches from whose gradients these are found
-SMALLEST = 10  # Batches in the data at least, for these gradients: full batches show no direction
-FEWEST = 20  # Coordinates of a tensor with a temperature of its own: fewer say little of it
-MEMORY = 2**28  # Most numbers in the gradients of BATCHES batches of all chains
+NOISE_BATCHES = 24  # Batches from whose gradients these are found
+FEWEST_BATCHES = 10  # Batches in the data at least, for these gradients: full batches show no direction
+FEWEST_COORDINATES = 20  # Coordinates of a tensor with a temperature of its own: fewer say little of it
+GRADIENT_NUMBERS = 2**28  # Most numbers in the gradients of NOISE_BATCHES batches of all chains
 TRAJECTORIES, LONGEST = 8, 40  # Least and most of a continuation; fewer say nothing
-KINDS = ("noise", "curvature", "spread")
+DIRECTION_KINDS = ("noise", "curvature", "spread")
 
 
 @dataclass(frozen=True)
@@ -62,18 +64,18 @@ class Thermometer:
         random: torch.Generator,
     ):  # fmt: skip
         self.posterior, self.potential, self.records, self.random = posterior, potential, records, random
-        self.work, self.batch = work, min(batch, max(1, potential.num_data // SMALLEST))
+        self.work, self.batch = work, min(batch, max(1, potential.num_data // FEWEST_BATCHES))
         sizes = zip(potential.names, potential.sizes, strict=True)
-        self._blocks = [name for name, size in sizes if FEWEST <= size < sum(potential.sizes)]
+        self._blocks = [name for name, size in sizes if FEWEST_COORDINATES <= size < sum(potential.sizes)]
         self._steepest: Tensor | None = None  # (C,) the largest curvature that was seen, nats
 
     def plan(self) -> tuple[int, int | None]:
         """How many states are read, and by how many rows each: None for all rows. No states where nothing is known."""
-        states = int(SHARE * self.work / (GRADIENTS * self.potential.num_data))
-        if states >= FEW or not self.potential.takes_rows:
+        states = int(TEMPERATURE_SHARE * self.work / (GRADIENTS * self.potential.num_data))
+        if states >= FEW_STATES or not self.potential.takes_rows:
             return min(states, STATES, len(self.records)), None
-        rows = int(SHARE * self.work / (PARTIAL * (GRADIENTS + 1)))
-        return (min(PARTIAL, len(self.records)), rows) if rows >= ROWS else (0, None)
+        rows = int(TEMPERATURE_SHARE * self.work / (PARTIAL * (GRADIENTS + 1)))
+        return (min(PARTIAL, len(self.records)), rows) if rows >= PARTIAL_ROWS else (0, None)
 
     def read(self, states: int | None = None) -> StackReadings | None:
         """The readings at evenly spaced states; None where fewer than two are affordable, or the loss is random.
@@ -93,14 +95,14 @@ class Thermometer:
         names = ["all", *self._blocks]
         labels = ([f"noise_{i + 1}" for i in range(v.shape[1])], names, [f"spread/{name}" for name in names])
         return StackReadings(
-            dict(zip(KINDS, labels, strict=True)),
-            dict(zip(KINDS, zip(*found, strict=True), strict=True)),
+            dict(zip(DIRECTION_KINDS, labels, strict=True)),
+            dict(zip(DIRECTION_KINDS, zip(*found, strict=True), strict=True)),
             torch.stack([_temperature(record) for record in chosen]),
         )
 
     def continued(self) -> Continuation | None:
         """HMC from the last states; None where too few trajectories are affordable, or U is none of its own."""
-        affordable = int(CONTINUED * self.work / self.potential.num_data / LEAPFROG)
+        affordable = int(CONTINUATION_SHARE * self.work / self.potential.num_data / LEAPFROG)
         if affordable < TRAJECTORIES or self._steepest is None or self.potential.has_batch_statistics:
             return None
         return self.continued_for(min(affordable, LONGEST))
@@ -148,7 +150,7 @@ class Thermometer:
     def _signs(self, like: Tensor) -> Tensor:
         return (torch.randint(0, 2, like.shape, generator=self.random) * 2 - 1).to(like)
 
-    def _gradients(self, theta: Tensor, rows: int | None) -> tuple[Gradient, Pair]:
+    def _gradients(self, theta: Tensor, rows: int | None) -> tuple[GradientAt, Pair]:
         """∇U over all rows, and twice what it is at θ; or by a part of the data, and at θ by a second one too."""
         first = None if rows is None else self._batch(rows)
 
@@ -164,18 +166,18 @@ class Thermometer:
 
     def _batch_gradients(self, theta: Tensor) -> Tensor:
         """(M, C, d) gradients of U by single batches, nats."""
-        count = max(2, min(BATCHES, MEMORY // theta.numel()))
+        count = max(2, min(NOISE_BATCHES, GRADIENT_NUMBERS // theta.numel()))
         return torch.stack([self.potential(theta, batch)[1] for batch in self._batches(count)])
 
     def _batches(self, count: int) -> Iterator[list[Any]]:
         if self.potential.takes_rows:
             yield from (self._batch(self.batch) for _ in range(count))
             return
-        parts = (part for batch in self.potential.batches for part in parts_of(batch, self.batch))
+        parts = (part for batch in self.potential.batches for part in split_batch(batch, self.batch))
         yield from ([part] for part in itertools.islice(parts, count))
 
 
-def parts_of(batch: Any, size: int) -> Iterator[Any]:
+def split_batch(batch: Any, size: int) -> Iterator[Any]:
     """A batch in parts of so many items; what is left over is left out."""
     for first in range(0, count_items(batch) - size + 1, size):
         yield part_of(batch, slice(first, first + size))

@@ -108,7 +108,7 @@ class SamplerCallback(StepCallback):
         """Called after the steps that it must see, with the number of steps that the sampler has made."""
 
 
-class Blocks:
+class StepBlocks:
     """Makes the further steps of a block. `active` is False where every step must return to Lightning.
 
     That is so under a Lightning that counts otherwise than expected, under a callback, a module or a data module with
@@ -131,7 +131,7 @@ class Blocks:
         self._reading = [c.must_see for c in self.readers]
         self.before_step = [c for c in self.callbacks if type(c).before_step is not StepCallback.before_step]
         self.unseen = self._is_unseen(plain)
-        # Whether compiled code may make steps: it can be known what comes before them, and it has not declined yet
+        # Whether compiled code may make steps: every `before_step` is planned, and no walk has declined yet
         self.walks = all(type(c).planned is not StepCallback.planned for c in self.before_step)
         self.counters = counters_of(trainer) if self._may_be_made() else None
         self.active = self.counters is not None
@@ -170,7 +170,7 @@ class Blocks:
         )
 
     def run(self) -> None:
-        """Make steps until one must be seen by a callback that ends blocks, the run ends, or is asked to stop.
+        """Make steps until a callback that ends blocks must see a step, or the run ends or is asked to stop.
 
         Lightning has just made one step and not counted it yet. The last step of a block measures the energy. A block
         ends with its epoch, too, where somebody has a hook there; otherwise it may cross several.
@@ -211,7 +211,7 @@ class Blocks:
         while self.walks and (settings := self._plan(most - made)):
             steps, gradient = 0, self._walker(settings)
             whole = loader.is_whole
-            # asked last, because the loader then stops to put batches in order that are asked for one by one
+            # asked last: from then on the loader no longer prepares single batches
             rows = None if whole or gradient is None else loader.rows_ahead(len(settings))
             if gradient is not None and (whole or rows is not None):
                 settings = settings if rows is None else settings[: len(rows)]
@@ -224,7 +224,7 @@ class Blocks:
         return made
 
     def _walker(self, settings: list[StepSettings]) -> Gradient | None:
-        """The gradient that makes such steps in C; None where there is none, or where the module changes its data."""
+        """The gradient that makes such steps in C; None without it, or where the module changes its data."""
         x, y = self.loader.x, self.loader.y
         inputs, targets = self.module.converted((x, y))
         gradient = self.module.gradient_for(inputs)
@@ -232,7 +232,7 @@ class Blocks:
         return gradient if gradient.walks and same and self.sampler.moves.can_walk(settings) else None
 
     def _plan(self, most: int) -> list[StepSettings]:
-        """The settings of the next steps that nobody must see; fewer than are worth a walk are none."""
+        """The settings of the next steps that no callback must see; [] for fewer steps than a walk is worth."""
         first, now = self.sampler.steps, None
         plan: list[StepSettings] = []
         values = {name: self.sampler.param_groups[0][name] for name in ("lr", "temperature", "zeta")}
@@ -260,7 +260,7 @@ class Blocks:
         return False
 
     def _is_read(self, step: int) -> bool:
-        """Whether a callback must see this step that does not end a block."""
+        """Whether a callback that does not end blocks must see this step."""
         for must_see in self._reading:
             if must_see(step):
                 return True
@@ -284,5 +284,5 @@ class Blocks:
 
 
 def _overrides(part: Any, base: type, hooks: tuple[str, ...]) -> bool:
-    """Whether a part, if there is one, has hooks other than its base; one that an instance was given counts too."""
+    """Whether a part has hooks other than its base, in its class or set on the instance. None has no hooks."""
     return part is not None and any(getattr(getattr(part, h), "__func__", None) is not getattr(base, h) for h in hooks)

@@ -22,7 +22,7 @@ from bdl.engine.losses import mean_losses
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval, refuse_parallel
-from bdl.lightning.blocks import Blocks
+from bdl.lightning.blocks import StepBlocks
 from bdl.lightning.full_gradient import FullGradient
 from bdl.lightning.host import (
     dataset_of,
@@ -95,7 +95,7 @@ class BayesianModule(L.LightningModule):
         self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
         self._unchecked = False  # whether the loss is still to be checked on a batch
         self._current = SimpleNamespace(batch=None)  # the batch of the step; torch is slow to set attributes of modules
-        self._blocks: Blocks | None = None
+        self._blocks: StepBlocks | None = None
         self._most: int | None = None  # items on which all chains may run at once; measured when it is first needed
         self._autograd = Autograd(self._losses, [])
         self._gradient: Gradient = self._autograd  # the fastest form of the gradient, once training starts
@@ -223,7 +223,7 @@ class BayesianModule(L.LightningModule):
             host = replace(host, batch_loss=self.current_loss)
         self.sampler.host = host_under(self.trainer, host, averages_micro_batches=True)
         self._choose_gradient()
-        self._blocks = Blocks(self.trainer, self, BayesianModule, self.sampler)
+        self._blocks = StepBlocks(self.trainer, self, BayesianModule, self.sampler)
 
     def full_loss(self) -> Tensor:
         """() or (C,) mean negative log-likelihood over all training data at the present parameters, in eval mode.

@@ -143,9 +143,11 @@ class Likelihood:
                     f"y has shape {tuple(y.shape)}, and a network with {outputs} outputs predicts {targets} "
                     f"target{'s' if targets > 1 else ''} under {type(self).__name__}: change y or the outputs"
                 )
-        refuse(~y.isfinite(), y, "not finite", "drop these rows or fill them")
+        refuse_targets(~y.isfinite(), y, "not finite", "drop these rows or fill them")
         if self.counts:
-            refuse((y < 0) | (y != y.floor()), y, "no counts 0, 1, 2, ...", f"{type(self).__name__} takes counts only")
+            refuse_targets(
+                (y < 0) | (y != y.floor()), y, "no counts 0, 1, 2, ...", f"{type(self).__name__} takes counts only"
+            )
 
 
 def as_columns(y: Tensor, shape: torch.Size) -> Tensor:
@@ -163,7 +165,7 @@ def as_columns(y: Tensor, shape: torch.Size) -> Tensor:
     )
 
 
-def refuse(wrong: Tensor, y: Tensor, what: str, remedy: str) -> None:
+def refuse_targets(wrong: Tensor, y: Tensor, what: str, remedy: str) -> None:
     """Raise ConfigError if any entry of `wrong` is True; it names how many, and the first."""
     if bool(wrong.any()):
         first = wrong.flatten(1).any(1).nonzero()[0] if wrong.ndim > 1 else wrong.nonzero()[0]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent
 
 from bdl.errors import ConfigError
-from bdl.likelihoods.base import Likelihood, Outputs, as_columns, refuse
+from bdl.likelihoods.base import Likelihood, Outputs, as_columns, refuse_targets
 
 IGNORED = -100  # the label of an element that does not count, as in torch's cross_entropy
 
@@ -82,11 +82,13 @@ class CategoricalNLL(Likelihood):
                 "y.squeeze(1) for one column, or BernoulliNLL for several labels"
             )
         if y.is_floating_point():
-            refuse(~(y == y.floor()), y, "no class", "classes are the whole numbers 0 .. K-1")
+            refuse_targets(~(y == y.floor()), y, "no class", "classes are the whole numbers 0 .. K-1")
             raise ConfigError(f"y holds classes as {y.dtype}: turn them into whole numbers with y.long()")
         classes = "K" if outputs is None else str(outputs)
         wrong = y < 0 if outputs is None else (y < 0) | (y >= outputs)
-        refuse(wrong, y, f"none of the {classes} classes", "correct the labels, or give the network an output for each")
+        refuse_targets(
+            wrong, y, f"none of the {classes} classes", "correct the labels, or give the network an output for each"
+        )
 
 
 @dataclass(frozen=True)
@@ -117,4 +119,4 @@ class BernoulliNLL(Likelihood):
         """Raise ConfigError, in one line, unless y (n,) or (n, k) holds 0 and 1, one column for each of k outputs."""
         y = y if y.dtype != torch.bool else y.long()
         super().check(y, outputs)
-        refuse((y != 0) & (y != 1), y, "neither 0 nor 1", "labels are 0 or 1")
+        refuse_targets((y != 0) & (y != 1), y, "neither 0 nor 1", "labels are 0 or 1")

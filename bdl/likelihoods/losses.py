@@ -16,10 +16,10 @@ from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
 from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL
 
 _CLASSES = (BernoulliNLL, CategoricalNLL, GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL)
-OURS: dict[str, type[Likelihood]] = {f"bdl.{likelihood.__name__}": likelihood for likelihood in _CLASSES}
-CLASSES = ("torch.nn.modules.loss.CrossEntropyLoss", "torch.nn.functional.cross_entropy")
+BDL_LOSSES: dict[str, type[Likelihood]] = {f"bdl.{likelihood.__name__}": likelihood for likelihood in _CLASSES}
+CLASS_LOSSES = ("torch.nn.modules.loss.CrossEntropyLoss", "torch.nn.functional.cross_entropy")
 LABELS = ("torch.nn.modules.loss.BCEWithLogitsLoss", "torch.nn.functional.binary_cross_entropy_with_logits")
-SQUARES = ("torch.nn.modules.loss.MSELoss", "torch.nn.functional.mse_loss")
+SQUARE_LOSSES = ("torch.nn.modules.loss.MSELoss", "torch.nn.functional.mse_loss")
 COUNTS = ("torch.nn.modules.loss.PoissonNLLLoss", "torch.nn.functional.poisson_nll_loss")
 NORMAL = ("torch.nn.modules.loss.GaussianNLLLoss", "torch.nn.functional.gaussian_nll_loss")
 VALUES = ("torch.nn.modules.loss.L1Loss", "torch.nn.functional.l1_loss")  # losses that stand for no likelihood here
@@ -50,14 +50,14 @@ def likelihood_of(loss: Any, num_outputs: int = 1, axes: int = 2) -> Likelihood 
     if isinstance(loss, Likelihood):
         return loss
     name, settings = _named(loss)
-    if name in OURS:
-        fields = {f.name for f in dataclasses.fields(OURS[name])}  # type: ignore[arg-type]
-        return OURS[name](**{k: v for k, v in settings.items() if k in fields})
-    if name in CLASSES:
+    if name in BDL_LOSSES:
+        fields = {f.name for f in dataclasses.fields(BDL_LOSSES[name])}  # type: ignore[arg-type]
+        return BDL_LOSSES[name](**{k: v for k, v in settings.items() if k in fields})
+    if name in CLASS_LOSSES:
         return CategoricalNLL(class_axis=1 - axes)
     if name in LABELS:
         return BernoulliNLL()
-    if name in SQUARES:
+    if name in SQUARE_LOSSES:
         return GaussianNLL(math.sqrt(num_outputs / 2))
     if name in COUNTS and settings.get("log_input", True):
         return PoissonNLL()
@@ -75,7 +75,7 @@ def in_words(loss: Any) -> str:
     name, settings = _named(loss)
     if loss is None:
         return "unknown"
-    if isinstance(loss, Likelihood) or name in OURS:
+    if isinstance(loss, Likelihood) or name in BDL_LOSSES:
         return str(likelihood_of(loss))
     if name.startswith("torch.nn."):
         return name.rpartition(".")[2]
@@ -99,7 +99,7 @@ def outputs_of(loss: Any) -> Outputs:
 def law_note(loss: Any) -> str | None:
     """Why a loss is not the mean negative log-likelihood of the data, or None. The sampled law is exp(-N loss / T)."""
     name = _named(loss)[0]
-    if name in SQUARES:
+    if name in SQUARE_LOSSES:
         return (
             "MSELoss is the likelihood of Gaussian errors with std sqrt(1/2), or sqrt(k/2) for k outputs, whatever the "
             "data: use bdl.GaussianNLL(std)"
@@ -131,7 +131,7 @@ def refuse_misfit(loss: Any, outputs: Tensor, y: Any) -> None:
     uniform, whatever the network has learnt.
     """
     name = _named(loss)[0]
-    if name in (*SQUARES, *VALUES, *COUNTS) and isinstance(y, Tensor) and y.shape != outputs.shape:
+    if name in (*SQUARE_LOSSES, *VALUES, *COUNTS) and isinstance(y, Tensor) and y.shape != outputs.shape:
         raise ConfigError(
             f"{name.rpartition('.')[2]} broadcasts outputs of shape {tuple(outputs.shape)} against targets of shape "
             f"{tuple(y.shape)}: give the targets the shape of the outputs, as y.unsqueeze(-1) does, or use "

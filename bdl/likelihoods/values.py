@@ -16,16 +16,18 @@ from bdl.devices import widest
 from bdl.errors import ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns
 
-NODES = 2**17
+QUADRATURE_NODES = 2**17
 REACH = 25.0  # the table ends at z = sinh(25), beyond which the tails hold less than 1e-20
 
 
 @functools.cache
 def _student_table(df: float) -> Tensor:
-    """(NODES,) Student's distribution function at z = sinh(u), for evenly spaced u from -REACH to REACH."""
+    """(QUADRATURE_NODES,) Student's distribution function at z = sinh(u), for evenly spaced u from -REACH to REACH."""
     from scipy.special import stdtr  # scipy is slow to import, and training does not need it
 
-    return torch.from_numpy(stdtr(df, torch.linspace(-REACH, REACH, NODES, dtype=torch.float64).sinh().numpy()))
+    return torch.from_numpy(
+        stdtr(df, torch.linspace(-REACH, REACH, QUADRATURE_NODES, dtype=torch.float64).sinh().numpy())
+    )
 
 
 @dataclass(frozen=True)

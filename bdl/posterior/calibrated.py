@@ -1,4 +1,4 @@
-"""Calibration of a run: what is fitted on its validation items, its scores on the others, and its file."""
+"""Calibration of a run: its fit on the validation items, its scores on test items, and its file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.prediction import Prediction
 
 Calibration = TemperatureScaling | ConformalSets | ConformalIntervals
-KINDS = {"temperature": TemperatureScaling, "sets": ConformalSets, "intervals": ConformalIntervals}
+CALIBRATIONS = {"temperature": TemperatureScaling, "sets": ConformalSets, "intervals": ConformalIntervals}
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ def average(evaluation: PosteriorEvaluation) -> tuple[Any, Tensor]:
     """The prediction of the average over all networks, and what it predicts. A label is an item of two classes."""
     if not isinstance(evaluation, ClassEvaluation):
         return evaluation.bma, evaluation.y
-    none = evaluation.bma.new_zeros(len(evaluation.bma))  # no calibration reads uncertainties
-    return Prediction(evaluation.bma, none, none, none, torch.zeros_like(evaluation.bma)), evaluation.labels
+    zeros = evaluation.bma.new_zeros(len(evaluation.bma))  # no calibration reads uncertainties
+    return Prediction(evaluation.bma, zeros, zeros, zeros, torch.zeros_like(evaluation.bma)), evaluation.labels
 
 
 def calibration_metrics(calibration: Calibration, evaluation: PosteriorEvaluation) -> dict[str, float]:
-    """Scores of calibrated predictions of other items than those of the fit.
+    """Scores of calibrated predictions of items that the fit has not seen.
 
     conformal/coverage: the share of y in their sets or intervals. conformal/size: classes in a set, the mean.
     conformal/width: the mean width of an interval, in the units of y. bma_scaled/...: the scores of the average with
@@ -111,7 +111,7 @@ def fitted_numbers(calibration: Calibration, items: int) -> dict[str, float]:
 
 
 def sentence(metrics: Mapping[str, float]) -> str:
-    """What the metrics say of a calibration; empty where there is none."""
+    """What the metrics say of a calibration; empty without a calibration."""
     items = metrics.get("calibration/items", math.nan)
     if math.isnan(items):
         return ""
@@ -129,7 +129,7 @@ def sentence(metrics: Mapping[str, float]) -> str:
 
 def to_plain(calibration: Calibration) -> dict[str, Any]:
     """As a file holds it."""
-    kind = next(name for name, kind in KINDS.items() if isinstance(calibration, kind))
+    kind = next(name for name, kind in CALIBRATIONS.items() if isinstance(calibration, kind))
     values = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in vars(calibration).items()}
     return {"kind": kind, **values}
 
@@ -140,6 +140,6 @@ def from_plain(plain: Mapping[str, Any]) -> Calibration:
     try:
         if "margin" in values:
             values["margin"] = torch.tensor(values["margin"], dtype=torch.float64)
-        return KINDS[plain["kind"]](**values)
+        return CALIBRATIONS[plain["kind"]](**values)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"this is no calibration ({error}): bdl evaluate RUN calibrate=... makes it again") from error

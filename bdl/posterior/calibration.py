@@ -19,7 +19,7 @@ from bdl.errors import ConfigError
 from bdl.likelihoods import BernoulliNLL, CategoricalNLL, as_columns
 from bdl.posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 
-ROUNDING = 1e-9  # (n + 1) level may come out above a whole number
+SET_ROUNDING = 1e-9  # (n + 1) level may come out above a whole number
 RANGE = (-4.0, 4.0)  # bounds of the log of a fitted temperature: beyond, probabilities are 0 and 1, or all equal
 
 
@@ -65,7 +65,7 @@ class ConformalSets:
     """Sets of classes that hold the true one with probability >= level, whatever the network is worth.
 
     A class belongs to the set if 1 - p(class) is at most the threshold (Sadinle, Lei & Wasserman 2019). The guarantee
-    holds on average over new items that are exchangeable with those of the fit.
+    holds on average over new items that are exchangeable with the items of the fit.
     """
 
     threshold: float
@@ -92,7 +92,7 @@ class ConformalIntervals:
 
     The posterior's own intervals are widened, or narrowed, by one margin for each target (conformalised quantile
     regression, Romano, Patterson & Candès 2019). The guarantee holds on average over new items that are exchangeable
-    with those of the fit, for each target by itself.
+    with the items of the fit, for each target by itself.
     """
 
     margin: Tensor  # (k,) the margin, in the units of y
@@ -118,9 +118,9 @@ def _threshold(scores: Tensor, level: float) -> Tensor:
     """(k,) the ceil((n + 1) level)-th smallest of scores (n, k)."""
     if not 0 < level < 1:
         raise ConfigError(f"the level of a conformal set is a probability between 0 and 1, got {level}")
-    rank = math.ceil((len(scores) + 1) * level - ROUNDING)
+    rank = math.ceil((len(scores) + 1) * level - SET_ROUNDING)
     if rank > len(scores):
-        least = math.ceil(level / (1 - level) - ROUNDING)
+        least = math.ceil(level / (1 - level) - SET_ROUNDING)
         raise ConfigError(f"{len(scores)} validation items are too few for level {level}: at least {least} are needed")
     return scores.sort(0).values[rank - 1]
 

@@ -11,7 +11,7 @@ from bdl.errors import StoreError
 from bdl.posterior.index import Record
 from bdl.posterior.tensors import holds_nan, read_tensors
 
-ALTERED = "was altered: its sha256 differs from the index"
+ALTERED_SAMPLE = "was altered: its sha256 differs from the index"
 
 
 class CheckedFiles:
@@ -38,9 +38,9 @@ class CheckedFiles:
         except ValueError as error:
             fault, sha256 = error.args
             altered = sha256 != record.sha256
-            raise _unusable(path, ALTERED if altered else f"is no safetensors file ({fault})") from error
+            raise _unusable(path, ALTERED_SAMPLE if altered else f"is no safetensors file ({fault})") from error
         if new and sha256 != record.sha256:
-            raise _unusable(path, ALTERED)
+            raise _unusable(path, ALTERED_SAMPLE)
         if new and any(holds_nan(tensor) for tensor in tensors.values()):
             raise _unusable(path, "holds NaN")
         self._seen[record.file] = version

@@ -12,7 +12,7 @@ from torch import Tensor
 from bdl.likelihoods import Likelihood
 from bdl.posterior.class_scores import ClassScores
 from bdl.posterior.diagnostics import repeat_error, spaced
-from bdl.posterior.evaluation import POINTS, PosteriorEvaluation
+from bdl.posterior.evaluation import RECORDED_ITEMS, PosteriorEvaluation
 from bdl.posterior.metrics import classification_metrics, constant_class_losses
 from bdl.posterior.ood import logit_energy
 from bdl.posterior.prediction import log_probs
@@ -25,8 +25,8 @@ class ClassEvaluation(PosteriorEvaluation):
 
     tokens: the n items are the tokens of texts. Their scores have a perplexity, and the entropy of the average is
     split in two.
-    parts: keep what `uncertainty` and `strangeness` need; those of tokens always are.
-    pixels: the n items are those of images, whose scores have a mean IoU.
+    parts: keep what `uncertainty` and `strangeness` need; evaluations of tokens always keep it.
+    pixels: the n items are pixels of images, whose scores have a mean IoU.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ClassEvaluation(PosteriorEvaluation):
         self._sum = torch.zeros(())  # (chains, K, n) sums of probabilities, from the first network on
         self._weighted: Tensor | None = None  # (K, n) sum of weight x probabilities
         self._weight = 0.0
-        self._points = spaced(POINTS, len(self.labels))
+        self._points = spaced(RECORDED_ITEMS, len(self.labels))
 
     @property
     def one_sample(self) -> Tensor:
@@ -57,13 +57,13 @@ class ClassEvaluation(PosteriorEvaluation):
     @property
     def chain_bma(self) -> Tensor:
         """(chains, n, K) uniform average over the samples of each chain."""
-        seen = self._count > 0
-        return (self._sum[seen] / self._count[seen].view(-1, 1, 1)).float().mT
+        seen = self._networks.count > 0
+        return (self._sum[seen] / self._networks.count[seen].view(-1, 1, 1)).float().mT
 
     @property
     def bma(self) -> Tensor:
         """(n, K) uniform average over all samples of all chains."""
-        return (self._sum.sum(0) / self._count.sum()).float().mT
+        return (self._sum.sum(0) / self._networks.count.sum()).float().mT
 
     @property
     def bma_weighted(self) -> Tensor | None:
@@ -91,7 +91,7 @@ class ClassEvaluation(PosteriorEvaluation):
 
         That is `epistemic`, the mutual information between the label and the network, as in `Prediction`.
         """
-        entropy, aleatoric = torch.special.entr(self.bma.double()).sum(-1), self._entropies / self._count.sum()
+        entropy, aleatoric = torch.special.entr(self.bma.double()).sum(-1), self._entropies / self._networks.count.sum()
         return {"entropy": entropy, "aleatoric": aleatoric, "epistemic": entropy - aleatoric}
 
     def class_scores(self) -> ClassScores:
@@ -103,7 +103,9 @@ class ClassEvaluation(PosteriorEvaluation):
         """(n,) scores of items, larger for stranger ones, see `bdl.ood`."""
         parts = self.uncertainty
         scores = {"entropy": parts["entropy"], "mutual_information": parts["epistemic"]}
-        return scores | ({"energy": self._energies / self._count.sum()} if self.likelihood.outputs == "logits" else {})
+        return scores | (
+            {"energy": self._energies / self._networks.count.sum()} if self.likelihood.outputs == "logits" else {}
+        )
 
     def metrics(self) -> dict[str, float]:
         if not self.tokens:
@@ -126,7 +128,7 @@ class ClassEvaluation(PosteriorEvaluation):
             if self.likelihood.outputs == "logits":
                 self._energies = self._energies + logit_energy(outputs).double().sum(0)
         of_labels = probs[:, self.labels[self._points], self._points]
-        self._log_p.add(chains, of_labels.clamp_min(torch.finfo(probs.dtype).tiny).log().numpy())
+        self._networks.log_p.add(chains, of_labels.clamp_min(torch.finfo(probs.dtype).tiny).log().numpy())
         for chain, i in {chain: i for i, chain in enumerate(chains)}.items():
             self._last[chain] = probs[i].clone()  # a view would keep the other networks' values in memory
         if weights is not None and bool(weights.any()):

@@ -40,7 +40,7 @@ class ClassScores:
     def means(self) -> dict[str, float]:
         """balanced_accuracy = mean recall, mean_iou and auc, each over the classes for which it is defined.
 
-        The AUC of two classes is the same number twice, hence that of either.
+        Two classes have the same AUC, which is then the mean.
         """
         named = {"balanced_accuracy": self.recall, "mean_iou": self.iou, "auc": self.auc}
         return {name: float(values.nanmean()) for name, values in named.items()}

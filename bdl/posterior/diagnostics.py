@@ -14,8 +14,8 @@ from torch import Tensor
 from bdl.posterior.stationarity import stationarity
 
 MIN_DRAWS = 4  # split R-hat takes the variance of half chains, and a half needs two draws
-MOST = 0.9  # the share of the items that "most items" stands for
-BATCHES = 10  # batches of draws in a chain
+MOST_ITEMS = 0.9  # the share of the items that "most items" stands for
+TRACE_BATCHES = 10  # batches of draws in a chain
 MIN_BATCHES = 8  # batches in all chains: with 7 degrees of freedom an error is known to a quarter
 
 
@@ -94,8 +94,8 @@ def mixing(
         ess/within   = the ESS that the average over the chains would have if they agreed, from the ESS that each chain
                        alone gives the quantity with the smallest ESS. It stays large where chains move well, each in
                        its own mode.
-        rhat/energy, ess/energy = those of the energy
-        energy/drift = mean energy of the second half of the draws minus that of the first, in standard deviations of
+        rhat/energy, ess/energy = R-hat and ESS of the energy
+        energy/drift = mean energy of the second half of the draws less the first half's, in standard deviations of
                        the energy; energy/drift_t = the same in standard errors, from the spread between chains
         drift/..., slow/... = see `bdl.posterior.stationarity.stationarity`, of features (chains, draws, features) that
                        are linear in the outputs of the networks; of the quantities without them
@@ -166,7 +166,7 @@ def most_and_worst(errors: np.ndarray) -> dict[str, float]:
     errors = errors[np.isfinite(errors)]
     if not errors.size:
         return {"mcse/most": math.nan, "mcse/worst": math.nan}
-    return {"mcse/most": float(np.quantile(errors, MOST)), "mcse/worst": float(errors.max())}
+    return {"mcse/most": float(np.quantile(errors, MOST_ITEMS)), "mcse/worst": float(errors.max())}
 
 
 def trace_error(values: np.ndarray) -> float:
@@ -175,7 +175,7 @@ def trace_error(values: np.ndarray) -> float:
     Rows with a value that is not finite are left out. A batch has at least 2 rows; NaN with fewer than 8 batches.
     """
     values = values[np.isfinite(values).all(1)]
-    batches = min(BATCHES, len(values) // 2)
+    batches = min(TRACE_BATCHES, len(values) // 2)
     if batches * values.shape[1] < MIN_BATCHES:
         return math.nan
     means = np.concatenate([part.mean(0) for part in np.array_split(values, batches)])  # (batches x C,)
@@ -201,7 +201,7 @@ def _or_nan(reduce: Callable[[np.ndarray], Any], values: np.ndarray) -> float:
 
 
 def spaced(most: int, total: int, first: int = 0, count: int | None = None) -> Tensor:
-    """Up to `most` evenly spaced whole numbers below `total`; those of the `count` from `first` on."""
+    """Up to `most` evenly spaced whole numbers below `total`, cut to the `count` numbers from `first` on."""
     dtype = torch.float64 if total > 2**24 else torch.float32  # which has no whole numbers beyond
     chosen = torch.linspace(0, total - 1, min(most, total), dtype=dtype).long()
     return chosen[(chosen >= first) & (chosen < (total if count is None else first + count))]
@@ -211,22 +211,22 @@ class Draws:
     """Values (...) of networks that arrive in any order of the chains."""
 
     def __init__(self, chains: int):
-        self._of_chain: list[list[Any]] = [[] for _ in range(chains)]
+        self.of_chain: list[list[Any]] = [[] for _ in range(chains)]
 
     def add(self, chains: Iterable[int], values: Iterable[Any]) -> None:
         """Add the value of one network of each of these chains, or of several of one chain, in their order."""
         for chain, value in zip(chains, values, strict=True):
-            self._of_chain[chain].append(value)
+            self.of_chain[chain].append(value)
 
     def array(self, draws: int | None = None) -> np.ndarray:
         """(chains, draws, ...) the first values of every chain; None for as many as the shortest chain has."""
-        shortest = min(len(values) for values in self._of_chain)
-        return np.array([values[: shortest if draws is None else draws] for values in self._of_chain])
+        shortest = min(len(values) for values in self.of_chain)
+        return np.array([values[: shortest if draws is None else draws] for values in self.of_chain])
 
     @classmethod
     def beside(cls, parts: Sequence[Draws]) -> Draws:
         """The values of the same networks for several parts, joined along the last axis."""
         whole = cls(0)
-        for of_chain in zip(*(part._of_chain for part in parts), strict=True):
-            whole._of_chain.append([np.concatenate(values, -1) for values in zip(*of_chain, strict=True)])
+        for of_chain in zip(*(part.of_chain for part in parts), strict=True):
+            whole.of_chain.append([np.concatenate(values, -1) for values in zip(*of_chain, strict=True)])
         return whole

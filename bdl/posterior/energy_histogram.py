@@ -88,7 +88,7 @@ class EnergyHistogram:
     def multiplier_at(self, u: np.ndarray) -> np.ndarray:
         """1 + zeta T d log psi / du at energies u of any shape, as the sampler scales its gradient.
 
-        At a bin centre, where the slope jumps, it is that of the segment above; at the last centre, of the one below.
+        At a bin centre, where the slope jumps, the segment above counts; at the last centre, the segment below.
         """
         return 1 + self.zeta * self.temperature * self._value_and_slope(u)[1].numpy()
 
@@ -99,7 +99,7 @@ class EnergyHistogram:
 
 
 def weighting_metrics(histograms: Sequence[EnergyHistogram]) -> dict[str, float]:
-    """Flat metrics of the last steps' energies of all chains; none without a weighting.
+    """Flat metrics of the last steps' energies of all chains; {} without a weighting.
 
         multiplier, multiplier_5, multiplier_95   median and quantiles of the factor on the gradient
         depth, depth_error                        nats of log G between the median energy and the top (AdaptiveWeight)
@@ -109,7 +109,7 @@ def weighting_metrics(histograms: Sequence[EnergyHistogram]) -> dict[str, float]
 
     `depth` and `bin_width` are means over the histograms, of which there is one per chain, or one where the chains
     share psi; a depth that is not known does not count. At an energy u the weighted law falls as exp(-u/T) /
-    psi(u)^zeta, whose slope is that of exp(-u/T') with T' = T over the multiplier at u.
+    psi(u)^zeta, as fast as exp(-u/T') with T' = T over the multiplier at u.
     """
     seen = [h for h in histograms if len(h.finite)]
     if not seen:
@@ -139,13 +139,13 @@ def _depth_in_words(depth: float, error: float) -> str:
 
 
 def _known_mean(values: Sequence[float]) -> float:
-    """Mean of the finite values; NaN if there are none."""
+    """Mean of the finite values; NaN without any."""
     known = np.asarray(values)[np.isfinite(values)]
     return float(known.mean()) if len(known) else math.nan
 
 
 def weighting_sentences(m: Mapping[str, float]) -> list[str]:
-    """What the metrics of `weighting_metrics` mean; none without them."""
+    """What the metrics of `weighting_metrics` mean; [] without them."""
     w = {k.removeprefix(PREFIX): v for k, v in m.items() if k.startswith(PREFIX)}
     if not w:
         return []

@@ -16,7 +16,7 @@ from torch import Tensor
 from bdl.likelihoods import Likelihood
 from bdl.posterior.diagnostics import Draws, spaced
 
-POINTS = 50  # items whose log-probability is recorded for R-hat and ESS
+RECORDED_ITEMS = 50  # items whose log-probability is recorded for R-hat and ESS
 FEATURES = 200  # outputs that are recorded for drifts and slow directions
 LAST = 10  # samples of each chain that `last_ten` scores
 
@@ -39,6 +39,29 @@ class Curve:
             column.append(value)  # type: ignore[arg-type]
 
 
+class NetworkRecords:
+    """What an evaluation keeps of single networks, chain by chain."""
+
+    def __init__(self, chains: int):
+        self.count = torch.zeros(chains, dtype=torch.int64)  # networks of each chain
+        self.last: list[deque[Tensor]] = [deque(maxlen=LAST) for _ in range(chains)]  # (2,) each, see `_means_of_one`
+        self.log_p, self.features = Draws(chains), Draws(chains)  # log probabilities at the points, `features`
+
+    @classmethod
+    def joined(cls, slices: Sequence[NetworkRecords], share: Tensor) -> NetworkRecords:
+        """The records of all items from the records of slices, which hold these shares (slices,) of the items."""
+        whole = cls(0)
+        whole.count = slices[0].count
+        of_chains = zip(*(part.last for part in slices), strict=True)
+        whole.last = [
+            deque((torch.stack(means, 1) @ share for means in zip(*of_chain, strict=True)), LAST)
+            for of_chain in of_chains
+        ]
+        whole.log_p = Draws.beside([part.log_p for part in slices])
+        whole.features = Draws.beside([part.features for part in slices])
+        return whole
+
+
 class PosteriorEvaluation(ABC):
     """Accumulates the predictions of n items with labels y (n,) or (n, k), and scores the averages over networks."""
 
@@ -50,12 +73,9 @@ class PosteriorEvaluation(ABC):
 
     def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, first: int = 0, total: int | None = None):
         self.likelihood, self.y, self.chains = likelihood, y, chains
-        self._first, self._total = first, len(y) if total is None else total  # these are items of so many, from there
+        self._first, self._total = first, len(y) if total is None else total  # place of the first item among all
         self.curve = Curve(of_numbers=likelihood.outputs == "values")
-        self._count = torch.zeros(chains, dtype=torch.int64)
-        # Of each chain's last samples one by one, see `_means_of_one`
-        self._ones: list[deque[Tensor]] = [deque(maxlen=LAST) for _ in range(chains)]
-        self._log_p, self._features = Draws(chains), Draws(chains)  # log probabilities at the points, `features`
+        self._networks = NetworkRecords(chains)
         self._chosen: tuple[Tensor, Tensor] | None = None  # items and columns of `features`, from the first network on
 
     @property
@@ -65,26 +85,27 @@ class PosteriorEvaluation(ABC):
     def add(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None = None) -> None:
         """Add the outputs (s, n, K) of s networks, in the order in which they were sampled.
 
-        chains: the chain of each network. weights: (s,) normalised importance weights, 0 for networks that have none.
+        chains: the chain of each network. weights: (s,) normalised importance weights, 0 for networks without a weight.
 
         Raises ConfigError for targets outside the domain of the likelihood, or that do not fit the outputs.
         """
-        if not int(self._count.sum()):
+        count = self._networks.count
+        if not int(count.sum()):
             self.likelihood.check(self.y, outputs.shape[-1])
         recorded = self._record(chains, outputs, weights)
-        self._features.add(chains, self._linear(outputs).numpy())
+        self._networks.features.add(chains, self._linear(outputs).numpy())
         for chain, values in zip(chains, recorded, strict=True):
             self._add_up(chain, values)
-            self._ones[chain].append(self._means_of_one(values))
-            self._count[chain] += 1
-            if bool((self._count == self._count[0]).all()):  # a round is complete
-                count = int(self._count[0])
-                self.curve.add(count * self.chains, *self._scores_of_sums(count))
+            self._networks.last[chain].append(self._means_of_one(values))
+            count[chain] += 1
+            if bool((count == count[0]).all()):  # a round is complete
+                rounds = int(count[0])
+                self.curve.add(rounds * self.chains, *self._scores_of_sums(rounds))
 
     @property
     def log_probs(self) -> np.ndarray:
         """(chains, draws, points) log p(y|x) of up to 50 evenly spaced items, nats."""
-        return self._log_p.array()
+        return self._networks.log_p.array()
 
     @property
     def features(self) -> np.ndarray:
@@ -92,7 +113,7 @@ class PosteriorEvaluation(ABC):
 
         They are linear in what the last layer puts out, so a slow direction stays a direction.
         """
-        return self._features.array()
+        return self._networks.features.array()
 
     @property
     def quantities(self) -> np.ndarray:
@@ -109,14 +130,14 @@ class PosteriorEvaluation(ABC):
 
     @abstractmethod
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
-        """(n,) those of a prediction that does not read the inputs and has seen these targets, see `.metrics`."""
+        """(n,) the losses of a constant prediction that has seen these targets, see `.metrics`."""
 
     @abstractmethod
     def claim(self) -> float:
         """How much the inputs say of y, nats an item, if the average over all networks is right."""
 
     def against_constant(self, seen: Tensor | None = None) -> dict[str, float]:
-        """The NLL of constants: `constant/nll` of one that is fair, `constant/least` of one that has seen the y.
+        """The NLL of constant predictions: `constant/nll` is fair, `constant/least` has seen the y that it predicts.
 
         `constant/gain_se` is the standard error of the difference between the first and the average's NLL, and
         `constant/claim` what that difference would be if the average were right about itself.
@@ -130,8 +151,8 @@ class PosteriorEvaluation(ABC):
     def metrics(self) -> dict[str, float]:
         """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights.
 
-        `last_ten/nll` and `last_ten/accuracy` or `last_ten/rmse` are those of single samples as a mean over the last
-        ten of each chain, because one sample of a chain with a large step says little.
+        `last_ten/nll` and `last_ten/accuracy` or `last_ten/rmse` are means over the last ten samples of each chain,
+        each scored by itself, because one sample of a chain with a large step says little.
         """
         each = self.scores_of_rows()
         means = {
@@ -144,7 +165,7 @@ class PosteriorEvaluation(ABC):
 
         The empty dictionary before the first network.
         """
-        chains = [torch.stack(list(of_chain)) for of_chain in self._ones if of_chain]  # (samples, 2) each
+        chains = [torch.stack(list(of_chain)) for of_chain in self._networks.last if of_chain]  # (samples, 2) each
         if not chains:
             return {}
         if self.curve.of_numbers:

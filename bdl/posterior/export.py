@@ -79,8 +79,8 @@ class PosteriorModule(nn.Module):
     def to_onnx(self, path: str | Path, *inputs: Tensor) -> None:
         """Write an ONNX file, for inputs of these shapes and any number of items.
 
-        torch's exporter knows the operators of one network, and not all of those that `method="vmap"` makes of them. So
-        the networks of "vmap" are written one after the other; the numbers are the same.
+        torch's exporter knows the operators of one network, and not all operators that `method="vmap"` makes of them.
+        So the networks of "vmap" are written one after the other; the numbers are the same.
 
         Raises ConfigError where the packages of torch's exporter are missing, or torch has no ONNX form of an operator.
         """
@@ -108,7 +108,7 @@ def thinned(weights: Mapping[Key, float], samples: int | None) -> dict[Key, floa
     return {keys[i]: weights[keys[i]] for i in spaced}
 
 
-def gathered(groups: Iterable[Group], weights: Mapping[Key, float]) -> tuple[dict[str, Tensor], Tensor]:
+def gathered_networks(groups: Iterable[Group], weights: Mapping[Key, float]) -> tuple[dict[str, Tensor], Tensor]:
     """The tensors (S, ...) of the networks that have a weight, and these weights (S,)."""
     parts, of_network = [], []
     for group in groups:
@@ -138,8 +138,8 @@ def recorded(samples: Sequence[Keyed], chains: int, name: str) -> np.ndarray:
 def sample_stats(samples: Sequence[Keyed], chains: int, weights: Mapping[Key, float]) -> dict[str, np.ndarray]:
     """(chains, draws) energy (nats), lr, temperature and weight of every draw.
 
-    The energy is that of all the data where every draw has one, otherwise the estimate of a batch. The last state of a
-    run has no such estimate; it is then NaN. Without any energy there is no such column.
+    It is the full-data energy where every draw has it, otherwise the estimate of a batch. The last state of a run has
+    no such estimate; it is then NaN. Without any energy there is no such column.
     """
     full, batch = recorded(samples, chains, "energy_full"), recorded(samples, chains, "energy_batch")
     energy, weight = full if np.isfinite(full).all() else batch, Draws(chains)

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 
 from bdl.posterior.judge_law import sampled_temperature
 from bdl.posterior.judgements import (
-    FEW,
-    GAIN,
+    FEW_ITEMS,
+    LEARNT_GAIN,
     LEVELS_OF,
     Judgement,
     Level,
@@ -20,9 +20,9 @@ from bdl.posterior.judgements import (
     tolerance,
 )
 
-Kind = Literal["posterior", "good ensemble", "prior does not fit", "open", "broken"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-NEARLY = 2.5  # times the tolerance of the Monte Carlo error: 0.05 at p = 1/2 costs 0.005 nats, half of GAIN
+HeadKind = Literal["posterior", "good ensemble", "prior does not fit", "open", "broken"]
+HEAD_KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
+NEARLY = 2.5  # times the tolerance of the Monte Carlo error: 0.05 at p = 1/2 costs 0.005 nats, half of LEARNT_GAIN
 OTHER_LAWS: tuple[VerdictOutcome, ...] = ("another temperature", "no posterior", "ensemble over modes", "not mixing")
 TITLES: dict[VerdictOutcome, str] = {
     "trust": "You can trust these samples",
@@ -42,7 +42,7 @@ TITLES: dict[VerdictOutcome, str] = {
 class Head:
     """What a report, the terminal and the estimators say first."""
 
-    kind: Kind
+    kind: HeadKind
     level: Level
     title: str
     sentence: str  # the reason
@@ -56,19 +56,19 @@ def head_of(m: Numbers, decisive: Judgement, repeats: Judgement) -> Head:
     if outcome in OTHER_LAWS and predicts_well(m):
         law = "a posterior" if not m["temperature"] > 0 else f"the posterior at T = {m['temperature']:.3g}"
         return Head("good ensemble", level, f"A good ensemble, not {law}", _good(m, decisive, repeats))
-    kinds: dict[VerdictOutcome, Kind] = {"prior does not fit": "prior does not fit", "broken": "broken"}
+    kinds: dict[VerdictOutcome, HeadKind] = {"prior does not fit": "prior does not fit", "broken": "broken"}
     return Head(kinds.get(outcome, "open"), level, TITLES[outcome], f"{decisive.name}: {decisive.words}")
 
 
 def predicts_well(m: Numbers) -> bool:
     """Does the average beat one network and a constant on test data, keep up with the start, and nearly repeat?
 
-    Another run may differ by NEARLY times the tolerance: that costs less than GAIN, by which the average is better.
+    Another run may differ by NEARLY times the tolerance. That costs less than LEARNT_GAIN, the lead of the average.
     """
     average, items = m["test/bma/nll"], m["test/items"]
-    if math.isnan(average) or items < FEW or not has_learnt(m):
+    if math.isnan(average) or items < FEW_ITEMS or not has_learnt(m):
         return False
-    better = average <= single_network(m) - GAIN
+    better = average <= single_network(m) - LEARNT_GAIN
     return better and not is_worse_than_start(m) and m["mcse/most"] <= NEARLY * tolerance(m)
 
 
@@ -79,12 +79,12 @@ def single_network(m: Numbers) -> float:
 
 
 def is_worse_than_start(m: Numbers) -> bool:
-    """Is the average worse than the ensemble at which the chains began, by more than GAIN and two standard errors?
+    """Is the average worse than the ensemble at which the chains began, by LEARNT_GAIN and two standard errors?
 
-    The error is that of the differences item by item, where they are known.
+    The standard error is of the differences item by item, where they are known.
     """
     error = m["test/start/gain_se"]
-    return m["test/bma/nll"] - m["test/start/nll"] > max(GAIN, 0.0 if math.isnan(error) else 2 * error)
+    return m["test/bma/nll"] - m["test/start/nll"] > max(LEARNT_GAIN, 0.0 if math.isnan(error) else 2 * error)
 
 
 def judge_start(m: Numbers) -> Judgement | None:
@@ -105,7 +105,7 @@ def judge_start(m: Numbers) -> Judgement | None:
 def judge_single(m: Numbers) -> Judgement | None:
     """An average that is worse than single networks, although the law is right."""
     one, average, name = single_network(m), m["test/bma/nll"], "Average against one network"
-    if not average > one + GAIN + 0.01 * abs(one):  # the NLL of numbers may be large
+    if not average > one + LEARNT_GAIN + 0.01 * abs(one):  # the NLL of numbers may be large
         return None
     words = "one network predicts better than the average over all: find a T (tune.temperature=true), or another prior"
     return Judgement("prior does not fit", name, f"NLL {one:.3f} → {average:.3f}", words)

@@ -13,7 +13,7 @@ from bdl.disk.files import append_line, parse_json, read_file, write_atomically
 from bdl.disk.manifest import SAMPLE, Entry, Manifest, digest
 from bdl.errors import BdlWarning, StoreError
 
-FORMAT_VERSION = 2
+INDEX_VERSION = 2
 _FILE = re.compile(r"\w[\w.-]*\.safetensors")  # a plain name: what it names lies in the folder of the index
 _SAMPLE = re.compile(r"(\d{8,})-(0|[1-9]\d*)\.safetensors")  # step and stack
 
@@ -36,8 +36,8 @@ class Record:
     file: str
     bytes: int
     sha256: str
-    format_version: int = FORMAT_VERSION
-    precision: list[list[float]] | None = None  # learned ones of the prior; a line has them where there are any
+    format_version: int = INDEX_VERSION
+    precision: list[list[float]] | None = None  # learned by the prior; absent from the line otherwise
 
     def line(self) -> bytes:
         """The line of the index."""
@@ -144,7 +144,7 @@ class Index:
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """The lines of a file, each with its newline; none if there is no such file."""
+    """The lines of a file, each with its newline; [] without the file."""
     try:
         return [line + b"\n" for line in read_file(path).split(b"\n")[:-1]]
     except FileNotFoundError:
@@ -157,8 +157,8 @@ def parse_line(line: bytes) -> Record | None:
     """The record of an index line, None if it is damaged. Raises StoreError for another format, or a file elsewhere."""
     try:
         fields = parse_json(line)
-        if (version := fields["format_version"]) != FORMAT_VERSION:
-            raise StoreError(f"samples of format {version}; this bdl reads format {FORMAT_VERSION} only")
+        if (version := fields["format_version"]) != INDEX_VERSION:
+            raise StoreError(f"samples of format {version}; this bdl reads format {INDEX_VERSION} only")
         return _checked(Record(**fields))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bdl.disk.files import SMALL, parse_json, read_file
+from bdl.disk.files import SMALL_FILE, parse_json, read_file
 from bdl.errors import ConfigError
 from bdl.posterior.store import SampleStore
 
@@ -72,7 +72,7 @@ class AsTensors:
 def _kind_of(path: Path) -> object:
     """What a run's preprocessing.json is about. Raises ConfigError for a damaged file."""
     try:
-        content = parse_json(read_file(path, SMALL))
+        content = parse_json(read_file(path, SMALL_FILE))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is damaged ({error}): restore it") from error
     return content.get("kind") if isinstance(content, dict) else None

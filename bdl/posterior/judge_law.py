@@ -10,8 +10,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from bdl.posterior.judge_rest import drifts, is_at_rest, take_longer
-from bdl.posterior.judge_weights import HEAT
+from bdl.posterior.judge_rest import energy_drifts, is_at_rest, take_longer
+from bdl.posterior.judge_weights import TOLERATED_HEAT
 from bdl.posterior.judgements import SURE, Check, Judgement, Numbers, has_no_temperature
 
 HOTTEST, COLDEST, MEDIAN = (f"temperature/directions/{name}" for name in ("hottest", "coldest", "median"))
@@ -19,12 +19,14 @@ NOISIEST = "temperature/direction/noise"  # the beginning of the names of direct
 HOTTEST_DIRECTION, COLDEST_DIRECTION = "Hottest direction", "Coldest direction"
 KINETIC, T_EFF = "Kinetic temperature", "T_eff (mean over directions)"
 # <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to 0.1 % on Landsat
-UNSETTLED = 1.1
+SETTLED_WITHIN = 1.1
 ERRORS = 2.0  # standard errors
 UNCLEAR = 0.6  # of a direction's temperature: with a larger error (ERRORS standard errors) even 3 T would not be sure
 FROM_BATCHES = "batches or the step heat it; a smaller lr, larger batches, or a sampler of all the data would less"
-SPREAD = 2.0  # sd of the energy over that of a Gaussian distribution
-CONTINUED = 0.5  # sd of the energy of a Gaussian distribution, T √(d/2), by which an exact continuation changes it
+ENERGY_SPREAD = 2.0  # sd of the energy over the sd for a Gaussian distribution
+CONTINUATION_LIMIT = (
+    0.5  # sd of the energy of a Gaussian distribution, T √(d/2), by which an exact continuation changes it
+)
 
 
 def judge_law(m: Numbers) -> list[Judgement]:
@@ -83,20 +85,20 @@ def sampled_temperature(m: Numbers) -> str:
 
 def _hottest(m: Numbers) -> Judgement:
     ratio, error, value = _along_direction(m, HOTTEST)
-    if ratio - error > HEAT:
+    if ratio - error > TOLERATED_HEAT:
         less = "the step heats it; a smaller one would less" if m["noise_ratio"] == 0 else FROM_BATCHES
         words = f"the chain has {sampled_temperature(m)}: {less}"
         return _off(m, HOTTEST_DIRECTION, value, words)
     if _is_unclear(m, error / ratio):
         words = "too few independent gradients to see a direction of 3 T: sample longer, or with more chains"
         return Judgement("not known", HOTTEST_DIRECTION, value, words)
-    return Judgement("trust", HOTTEST_DIRECTION, value, f"no direction is surely hotter than {HEAT:g} T")
+    return Judgement("trust", HOTTEST_DIRECTION, value, f"no direction is surely hotter than {TOLERATED_HEAT:g} T")
 
 
 def _is_unclear(m: Numbers, relative: float) -> bool:
     """Are the errors of the noisiest directions, or without these of the hottest one, too large to see heat?"""
     names = [name for name in m if name.startswith(NOISIEST) and not name.endswith("_se")]
-    of_noise = [ERRORS * widened(m) * m[f"{name}_se"] / m[name] for name in names if m[name] > 0]
+    of_noise = [ERRORS * error_factor(m) * m[f"{name}_se"] / m[name] for name in names if m[name] > 0]
     return (statistics.median(of_noise) if of_noise else relative) > UNCLEAR
 
 
@@ -105,18 +107,18 @@ def _coldest(m: Numbers) -> Judgement | None:
     ratio, error, value = _along_direction(m, COLDEST)
     if math.isnan(ratio):
         return None
-    if ratio <= 0 or (1 - error / ratio) / ratio > HEAT:
+    if ratio <= 0 or (1 - error / ratio) / ratio > TOLERATED_HEAT:
         words = (
             f"along its coldest direction the chain has {ratio:.3g} T: it has not spread there yet, or too much noise "
             "is subtracted"
         )
         return _off(m, COLDEST_DIRECTION, value, words)
-    return Judgement("trust", COLDEST_DIRECTION, value, f"no direction is surely colder than T / {HEAT:g}")
+    return Judgement("trust", COLDEST_DIRECTION, value, f"no direction is surely colder than T / {TOLERATED_HEAT:g}")
 
 
 def _off(m: Numbers, name: str, value: str, words: str) -> Judgement:
     """A direction that has another temperature, unless the chains still slide down: a slope reads as heat."""
-    if drifts(m):
+    if energy_drifts(m):
         return Judgement("not at rest", name, value, f"{words}. Or it is the slope of an energy that still moves")
     return Judgement("another temperature", name, value, words)
 
@@ -127,10 +129,10 @@ def _along_direction(m: Numbers, name: str) -> tuple[float, float, str]:
     The error comes from the chains' spread, so it is widened by Student's t for few of them.
     """
     ratio, error = m[name] / m["temperature"], m[f"{name}_se"] / m["temperature"]
-    return ratio, ERRORS * widened(m) * error, f"{ratio:.3g} ± {error:.2g} T"
+    return ratio, ERRORS * error_factor(m) * error, f"{ratio:.3g} ± {error:.2g} T"
 
 
-def widened(m: Numbers) -> float:
+def error_factor(m: Numbers) -> float:
     """t/1.96 with the 97.5 % quantile t of Student's law, by which an error from so many chains is too small."""
     from scipy import stats  # slow to import
 
@@ -164,10 +166,10 @@ def _reached(m: Numbers, title: str, name: str) -> Judgement | None:
     ratio, error, value = _against_temperature(m, name)
     if math.isnan(ratio):
         return None
-    if ratio - 2 * error > HEAT:
+    if ratio - 2 * error > TOLERATED_HEAT:
         words = f"mini-batches and the step heat the chain to {ratio:.3g} T: lower lr, raise friction or the batch size"
         return Judgement("another temperature", title, value, words)
-    if ratio + 2 * error < 1 / HEAT:
+    if ratio + 2 * error < 1 / TOLERATED_HEAT:
         words = f"the chain is colder than intended, {ratio:.3g} T: check lr, friction and clipping"
         return Judgement("another temperature", title, value, words)
     words = "mini-batches and the step hardly heat the chain on average; single directions were not measured"
@@ -185,13 +187,13 @@ def _settled(m: Numbers) -> Judgement | None:
     ratio, error, value = _against_temperature(m, name)
     kinetic, *others = (m[k] / m["temperature"] for k in ("kinetic_temperature", "t_eff", MEDIAN))
     reached = [1.0, *(known for known in (kinetic, *others) if not math.isnan(known))]
-    if ratio - 2 * error > UNSETTLED * max(reached):
-        if math.isnan(kinetic) and ratio - 2 * error > HEAT and not by_direction(m):
+    if ratio - 2 * error > SETTLED_WITHIN * max(reached):
+        if math.isnan(kinetic) and ratio - 2 * error > TOLERATED_HEAT and not by_direction(m):
             words = f"the parameters spread as widely as at {ratio:.3g} T: lower lr, or keep later samples"
             return Judgement("another temperature", title, value, words)
         words = f"the parameters spread as widely as at {ratio:.3g} T, which heat does not explain: keep later samples"
         return Judgement("more samples", title, value, words)
-    if ratio + 2 * error < min(reached) / UNSETTLED:
+    if ratio + 2 * error < min(reached) / SETTLED_WITHIN:
         spread = f"spread no further than at {ratio:.3g} T" if ratio > 0 else "still grow"
         words = f"the parameters {spread}: their slow directions need more steps"
         return Judgement("more samples", title, value, words)
@@ -199,12 +201,12 @@ def _settled(m: Numbers) -> Judgement | None:
 
 
 def _along(m: Numbers) -> Judgement | None:
-    """The standard deviation of U along a chain is T √(d/2) for what is Gaussian."""
+    """The standard deviation of U along a chain is T √(d/2) for a Gaussian distribution."""
     ratio, title = m["energy/along"] / (m["energy/gaussian"] or math.nan), "Spread of the energy"
     if math.isnan(ratio):
         return None
     value = f"{m['energy/along']:.3g} nats, Gaussian {m['energy/gaussian']:.3g}"
-    if ratio <= SPREAD:
+    if ratio <= ENERGY_SPREAD:
         return Judgement("trust", title, value, "the energy spreads about as far as that of a Gaussian distribution")
     words = f"along a chain the energy spreads {ratio:.3g} times as far as that of a Gaussian distribution at T"
     return _unexplained(m, title, value, words)
@@ -216,8 +218,8 @@ def _continuation(m: Numbers) -> Judgement | None:
     if math.isnan(change + error):
         return None
     value = f"{change:+.3g} ± {error:.2g} nats"
-    least = CONTINUED * (0.0 if math.isnan(m["energy/gaussian"]) else m["energy/gaussian"])
-    if abs(change) <= max(SURE * widened(m) * error, least):
+    least = CONTINUATION_LIMIT * (0.0 if math.isnan(m["energy/gaussian"]) else m["energy/gaussian"])
+    if abs(change) <= max(SURE * error_factor(m) * error, least):
         return Judgement("trust", title, value, "a short exact continuation leaves the energy where it is")
     way, law = ("down", "hotter") if change < 0 else ("up", "colder")
     words = f"a short exact continuation takes the energy {way} by {abs(change):.3g} nats: the chain was {law} than T"
@@ -225,7 +227,7 @@ def _continuation(m: Numbers) -> Judgement | None:
 
 
 def _unexplained(m: Numbers, title: str, value: str, words: str) -> Judgement:
-    """Energies that are not those of T: of another temperature, unless the chains move or all directions have T."""
+    """Energies that T does not explain: another temperature, unless the chains move or all directions have T."""
     rest = f"{words}, or the chains are not at rest"
     if not is_at_rest(m):
         return Judgement("not at rest", title, value, f"{rest}: {take_longer(m)}")

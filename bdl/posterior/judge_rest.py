@@ -9,7 +9,7 @@ from bdl.posterior.judgements import COUNTED, ESS, REST, Judgement, Numbers, alo
 ENERGY_DRIFT = 0.3  # standard deviations of the energy; 0.21 at most where converged
 ENERGY_DRIFT_T = 4.0  # standard errors; noise exceeds them in 3 of 100 runs of 4 chains, and ENERGY_DRIFT hardly ever
 FRESH = 3.0  # draws for each independent one, up to which a small ESS comes from few draws and not from slow chains
-LONGEST = 100.0  # lengths of the run: beyond them another sampler is the better advice
+LONGEST_RUN = 100.0  # lengths of the run: beyond them another sampler is the better advice
 AGAIN = 2.0  # lengths of a run whose energy alone still drifts: half of it is then left out
 
 
@@ -32,13 +32,13 @@ def is_long_enough(m: Numbers) -> bool:
     return not (alone(m) < REST and not draws <= FRESH * alone(m))
 
 
-def drifts(m: Numbers) -> bool:
+def energy_drifts(m: Numbers) -> bool:
     """Does the energy surely move from the first half of the draws to the second?"""
     return abs(m["energy/drift"]) > ENERGY_DRIFT and abs(m["energy/drift_t"]) > ENERGY_DRIFT_T
 
 
 def is_at_rest(m: Numbers) -> bool:
-    return is_long_enough(m) and not drifts(m)
+    return is_long_enough(m) and not energy_drifts(m)
 
 
 def lengths(m: Numbers) -> float:
@@ -53,18 +53,18 @@ def lengths(m: Numbers) -> float:
         return AGAIN
     each = max(alone(m), 1.0)
     for_all = ESS / (each * m["chains"]) if each >= COUNTED else 0.0
-    return min(math.ceil(max(AGAIN, REST / each, for_all)), LONGEST)
+    return min(math.ceil(max(AGAIN, REST / each, for_all)), LONGEST_RUN)
 
 
 def take_longer(m: Numbers) -> str:
-    """The advice, with a time where `seconds`, those of the run, are known."""
+    """The advice, with a time where the `seconds` of the run are known."""
     least = "at least " if alone(m) < COUNTED else "about "
     seconds = lengths(m) * m["seconds"]
-    time = "" if math.isnan(seconds) else f" ({in_words(seconds)})"
+    time = "" if math.isnan(seconds) else f" ({duration(seconds)})"
     return f"take {least}{lengths(m):.0f} times the length{time}"
 
 
-def in_words(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A time, rounded.
 
     >>> in_words(40), in_words(700), in_words(9000)

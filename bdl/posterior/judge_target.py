@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from bdl.posterior.judge_law import judge_law
-from bdl.posterior.judge_rest import drifts, judge_rest, take_longer
+from bdl.posterior.judge_rest import energy_drifts, judge_rest, take_longer
 from bdl.posterior.judge_weights import judge_change, judge_weights
 from bdl.posterior.judgements import (
-    APART,
     ESS,
-    FEW,
-    GAIN,
+    FEW_ITEMS,
+    LEARNT_GAIN,
+    MODES_APART,
     SURE,
     TAIL,
     Judgement,
@@ -73,7 +73,7 @@ def _level(m: Numbers) -> Judgement | None:
     temperature = m["temperature"] if m["temperature"] > 1 else 1.0  # NaN reads as 1
     if draw <= constant + EXCESS * temperature:
         return Judgement("trust", name, value, "single samples are not far from what the data allow")
-    if split == "test" and (has_learnt(m) or m["test/items"] < FEW):
+    if split == "test" and (has_learnt(m) or m["test/items"] < FEW_ITEMS):
         return Judgement("trust", name, value, "single samples are sure of themselves, and their average is not")
     words = f"diverged: single samples predict {split} data far worse than a constant prediction does; lower lr"
     return Judgement("broken", name, value, words)
@@ -81,14 +81,14 @@ def _level(m: Numbers) -> Judgement | None:
 
 def _constant(m: Numbers) -> Judgement | None:
     average, constant, name = m["test/bma/nll"], m["test/constant/nll"], "Average against a constant"
-    if math.isnan(average + constant) or m["test/items"] < FEW:
+    if math.isnan(average + constant) or m["test/items"] < FEW_ITEMS:
         return None
     value = f"NLL {average:.3f}, constant {constant:.3f}"
     if has_learnt(m):
         return Judgement("trust", name, value, "the average has learnt from the inputs")
     why = "the chains diverged, the prior is too tight, or the inputs say nothing"
     error, claim = m["test/constant/gain_se"], m["test/constant/claim"]
-    if average - constant > GAIN and average - constant > SURE * error:
+    if average - constant > LEARNT_GAIN and average - constant > SURE * error:
         return Judgement("broken", name, value, f"the average predicts worse than a constant does: {why}")
     if claim > CLAIM and constant - average + 2 * error > claim / 2:
         return Judgement("trust", name, value, "there are too few test items to tell the average from a constant")
@@ -126,7 +126,7 @@ def _apart(m: Numbers) -> Judgement | None:
     if math.isnan(alone + together) or m["chains"] == 1:
         return None
     value = f"ESS {alone:,.0f} alone, {together:,.0f} together"
-    if alone <= APART * together:
+    if alone <= MODES_APART * together:
         return Judgement("trust", name, value, "the chains disagree no more than each one's own samples suggest")
     if surely_apart(m):
         return apart(m, name, value)
@@ -220,7 +220,7 @@ def _energy(m: Numbers) -> Judgement | None:
     if math.isnan(ess):
         return None
     value = f"ESS {ess:,.0f}" if math.isnan(drift) else f"ESS {ess:,.0f}, drift {drift:+.2f} std"
-    if drifts(m):
+    if energy_drifts(m):
         words = f"the energy still {'falls' if drift < 0 else 'rises'}: {take_longer(m)}"
         return Judgement("not at rest", "Energy", value, words)
     if rhat > RHAT and stuck(m):

@@ -8,12 +8,14 @@ from bdl.posterior.judgements import Judgement, Numbers
 
 WEIGHTED = 100.0  # effective samples of a weighted average: its error is a tenth of the posterior's width
 FOLLOWS = "samples follow the weighted distribution exp(-U/T) / psi(U)^zeta"
-HEAT = 1.25  # T_eff / T, or its inverse: widths change by 12 %. SGHMC is there at 1/5 of its largest stable step
+TOLERATED_HEAT = (
+    1.25  # T_eff / T, or its inverse: widths change by 12 %. SGHMC is there at 1/5 of its largest stable step
+)
 
 
 def judge_change(m: Numbers) -> Judgement | None:
     """Samples of several temperatures."""
-    if not (change := m["temperature/change"]) > HEAT:  # NaN without samples at T > 0
+    if not (change := m["temperature/change"]) > TOLERATED_HEAT:  # NaN without samples at T > 0
         return None
     words = (
         f"T changed by a factor of {change:.3g} while samples were kept, so they follow no one distribution: keep them "
@@ -49,7 +51,7 @@ def _weighted(m: Numbers) -> Judgement | None:
     multiplier, plain, name = m["weighting/multiplier"], m["weighting/plain_temperature"], "Weighted distribution"
     if math.isnan(multiplier):
         return None
-    if 1 / HEAT <= m["weighting/multiplier_5"] and m["weighting/multiplier_95"] <= HEAT:
+    if 1 / TOLERATED_HEAT <= m["weighting/multiplier_5"] and m["weighting/multiplier_95"] <= TOLERATED_HEAT:
         words = "the weighting changes the temperature by less than batches and steps may"
         return Judgement("trust", name, f"multiplier {multiplier:.3g}", words)
     like = "" if math.isnan(plain) else f", which is about exp(-U/T) at T = {plain:.2g}"

@@ -34,13 +34,13 @@ TOLERANCE_P = 0.02  # a shift of p = 1/2 by 0.02 costs 0.0008 nats
 TOLERANCE_MEAN = 0.1  # predictive standard deviations; a shift by 0.1 costs 0.005 nats
 ESS = 200.0  # the smallest of all items; 400 where converged, 145 at most with a burn-in that nothing else shows
 TAIL = 100.0  # the smallest of all items; quantiles of 5 % rest on a twentieth of the draws
-GAIN = 0.01  # nats an item: about the standard error of 1,000 items
+LEARNT_GAIN = 0.01  # nats an item: about the standard error of 1,000 items
 SURE = 3.0  # standard errors
-FEW = 10  # items, which cannot tell a good prediction from a constant
+FEW_ITEMS = 10  # items, which cannot tell a good prediction from a constant
 REST = 10.0  # independent draws of each chain alone, from which chains can be compared
 COUNTED = 3.0  # independent draws of a chain; with fewer its ESS is not known, because it never came back
-STUCK = 20.0  # times the budget: few would run that long, and so few draws cannot tell slow chains from stuck ones
-APART = 3.0  # ESS of chains alone over together; 1.3 where converged, 3.8 at least with modes 1/2 std apart
+STUCK = 20.0  # times the budget: few would run that long, and so few draws cannot tell slow chains from stuck chains
+MODES_APART = 3.0  # ESS of chains alone over together; 1.3 where converged, 3.8 at least with modes 1/2 std apart
 
 
 class Numbers(dict[str, float]):
@@ -62,7 +62,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One line of the verdict that does: what one check says of a question."""
+    """One line of the verdict that decides it: how one check answers a question."""
 
     outcome: VerdictOutcome
     name: str
@@ -87,7 +87,7 @@ def notes(m: Numbers, histogram: EnergyHistogram | None, warnings: Sequence[str]
 
 
 def or_nan(metrics: Mapping[str, float | None]) -> Numbers:
-    """The metrics, with NaN for those that are null or absent."""
+    """The metrics, with NaN for null and for absent values."""
     return Numbers({k: math.nan if v is None else float(v) for k, v in metrics.items()})
 
 
@@ -226,7 +226,7 @@ def over(a: float, b: float) -> float:
 def has_learnt(m: Numbers) -> bool:
     """Is the average better than even the constant that has seen the test data?"""
     constant = m["test/constant/nll"] if math.isnan(m["test/constant/least"]) else m["test/constant/least"]
-    return constant - m["test/bma/nll"] >= GAIN
+    return constant - m["test/bma/nll"] >= LEARNT_GAIN
 
 
 def has_no_temperature(m: Numbers) -> bool:
@@ -235,7 +235,7 @@ def has_no_temperature(m: Numbers) -> bool:
 
 
 def alone(m: Numbers) -> float:
-    """The independent draws that each chain has made by itself, on average; 0 where none has moved, each elsewhere."""
+    """The independent draws that a chain has made by itself, on average; 0 where chains differ and have not moved."""
     unmoved = "ess/within" in m and math.isnan(m["ess/within"]) and not math.isnan(m["ess/min"])
     return 0.0 if unmoved else m["ess/within"] / m["chains"]
 
@@ -248,10 +248,10 @@ def stuck(m: Numbers) -> bool:
 def surely_apart(m: Numbers) -> bool:
     """Are chains that have moved far enough by themselves further apart than chance makes the worst of 50 items?
 
-    APART (1 + 3 / (chains - 1)) follows the quantile 1 - 0.02/50 of a χ² law over its chains - 1 degrees of freedom, by
-    which the variance between few chains scatters: 12.5 for 2 chains, 6.1 for 4, 3.8 for 8.
+    The variance between few chains scatters as a χ² law over its chains - 1 degrees of freedom, whose quantile
+    1 - 0.02/50 MODES_APART (1 + 3 / (chains - 1)) follows: 12.5 for 2 chains, 6.1 for 4, 3.8 for 8.
     """
-    return alone(m) >= REST and m["ess/within"] > APART * (1 + 3 / (m["chains"] - 1 or math.nan)) * m["ess/min"]
+    return alone(m) >= REST and m["ess/within"] > MODES_APART * (1 + 3 / (m["chains"] - 1 or math.nan)) * m["ess/min"]
 
 
 def apart(m: Numbers, name: str, value: str) -> Judgement:

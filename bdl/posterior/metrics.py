@@ -16,8 +16,8 @@ from bdl.posterior.prediction import ValuePrediction
 
 BINS = 15  # equal bins of confidence, Guo et al. 2017
 RISK = 0.05  # error that is tolerated where the network may abstain
-LEVELS = (0.5, 0.9)  # levels of the central intervals whose coverage and width are scored
-QUANTILES = tuple(q / 20 for q in range(1, 20))  # 0.05 ... 0.95
+INTERVAL_LEVELS = (0.5, 0.9)  # levels of the central intervals whose coverage and width are scored
+QUANTILE_GRID = tuple(q / 20 for q in range(1, 20))  # 0.05 ... 0.95
 
 
 def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
@@ -36,7 +36,7 @@ def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
     """
     from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
-    probs, labels = checked(probs, labels)
+    probs, labels = checked_classes(probs, labels)
     p_of_label = probs.gather(1, labels[:, None]).clamp_min(torch.finfo(probs.dtype).tiny)  # (n, 1)
     error = probs - torch.nn.functional.one_hot(labels, probs.shape[1])  # (n, K)
     risk = risk_coverage(probs, labels)
@@ -123,7 +123,7 @@ def reliability_bins(probs: Tensor, labels: Tensor, bins: int = BINS) -> tuple[T
 
     probs: (n, K). labels: (n,).
     """
-    probs, labels = checked(probs, labels)
+    probs, labels = checked_classes(probs, labels)
     confidence, predicted = probs.double().max(1)  # (n,)
     # float32, as in torchmetrics: the diagram then has the same bins as the ECE
     edges = torch.linspace(0, 1, bins + 1, device=probs.device)
@@ -133,7 +133,7 @@ def reliability_bins(probs: Tensor, labels: Tensor, bins: int = BINS) -> tuple[T
     return total / count, correct / count, count
 
 
-def checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def checked_classes(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The probabilities (n, K), clamped to [0, 1], and the labels (n,), as integers. Raises ConfigError."""
     if probs.ndim != 2 or labels.shape != probs.shape[:1] or len(labels) == 0:
         raise ConfigError(
@@ -155,8 +155,8 @@ def value_metrics(prediction: ValuePrediction, y: Tensor) -> dict[str, float]:
         nll            = mean -log p(y), p the predictive mixture (the negative of LPPD), nats per item
         nll_normal     = mean -log N(y; mean, std²) with the predicted mean and total std, nats per item
         crps           = mean E|Y - y| - ½ E|Y - Y'| (Gneiting & Raftery 2007, eq. 20), in the units of y
-        coverage_90    = share of y inside the central 90 % intervals; coverage_50 of those of 50 %
-        width_90       = mean width of these intervals, in the units of y; width_50 of those of 50 %
+        coverage_90    = share of y inside the central 90 % intervals; coverage_50 of the 50 % intervals
+        width_90       = mean width of these intervals, in the units of y; width_50 of the 50 % intervals
         quantile_error = mean |share of y below the q-quantile - q| over q = 0.05, 0.1, ... 0.95 (Kuleshov et al. 2018)
 
     nll sums over the k targets of an item, the others average over them.
@@ -166,13 +166,13 @@ def value_metrics(prediction: ValuePrediction, y: Tensor) -> dict[str, float]:
 
 def scores_of_means(means: Mapping[str, Tensor]) -> dict[str, float]:
     """`value_metrics` from `value_means`."""
-    q = torch.tensor(QUANTILES, dtype=torch.float64)
+    q = torch.tensor(QUANTILE_GRID, dtype=torch.float64)
     scores = {name: mean.item() for name, mean in means.items() if name not in ("mse", "shares")}
     return {"rmse": math.sqrt(means["mse"]), **scores, "quantile_error": (means["shares"] - q).abs().mean().item()}
 
 
 def value_means(prediction: ValuePrediction, y: Tensor) -> dict[str, Tensor]:
-    """What the scores of `value_metrics` are made of: means over items, so that those of parts of the items add up.
+    """What the scores of `value_metrics` are made of: means over items, which can be joined over parts of the items.
 
     `mse` is the mean squared error, and `shares` (19,) are the shares of y below each of the quantiles.
     """
@@ -186,12 +186,12 @@ def value_means(prediction: ValuePrediction, y: Tensor) -> dict[str, Tensor]:
         "nll_normal": -normal.log_prob(columns).sum(-1).mean(),
         "crps": prediction.crps(columns).double().mean(),
     }
-    for level in LEVELS:
+    for level in INTERVAL_LEVELS:
         low, high = prediction.interval(level)
         inside = (columns >= low) & (columns <= high)
         scores[f"coverage_{100 * level:.0f}"] = inside.double().mean()
         scores[f"width_{100 * level:.0f}"] = (high - low).double().mean()
-    return scores | {"shares": shares_below(prediction, y, torch.tensor(QUANTILES, dtype=torch.float64))}
+    return scores | {"shares": shares_below(prediction, y, torch.tensor(QUANTILE_GRID, dtype=torch.float64))}
 
 
 def shares_below(prediction: ValuePrediction, y: Tensor, q: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ def shares_below(prediction: ValuePrediction, y: Tensor, q: Tensor) -> Tensor:
 def constant_class_losses(y: Tensor, seen: Tensor | None = None) -> Tensor:
     """(n k,) -log p of classes y (n,), or of k labels (n, k), each with shares of its own, in nats.
 
-    The shares are those of the targets `seen` and of one more of each class. None: of all of y but the item itself.
+    The shares of the classes among the targets `seen`, with one more of each. None: among all of y but the item itself.
     """
     y = y.long().reshape(len(y), -1)
     known = y if seen is None else seen.long().reshape(len(seen), -1)
@@ -224,7 +224,7 @@ def constant_class_losses(y: Tensor, seen: Tensor | None = None) -> Tensor:
 def constant_value_losses(y: Tensor, counts: bool, seen: Tensor | None = None) -> Tensor:
     """(n,) -log p of numbers y (n,) or (n, k) under one law of two moments for each target, in nats.
 
-    The moments are those of the targets `seen`. None: of y, and 2/n is added for each target, by which the NLL on what
+    The moments of the targets `seen`. None: of y, and 2/n is added for each target, by which the NLL on what
     it has seen is too small (Akaike). NaN where fewer than 3 targets were seen.
     """
     y = y.double().reshape(len(y), -1)
@@ -241,12 +241,12 @@ def _law_of_moments(y: Tensor, counts: bool) -> torch.distributions.Distribution
     if not counts:
         return torch.distributions.Normal(mean, variance.sqrt())
     mean = mean.clamp_min(torch.finfo(y.dtype).tiny)
-    excess = (variance - mean).clamp_min(1e-6 * mean)  # hardly more than none: Poisson
+    excess = (variance - mean).clamp_min(1e-6 * mean)  # hardly more than the mean: Poisson
     return torch.distributions.NegativeBinomial(mean.square() / excess, probs=excess / (mean + excess))
 
 
 def agreement(probs: Tensor, reference: Tensor) -> dict[str, float]:
-    """How close probabilities (n, K) are to those of a reference (n, K), such as HMC (Izmailov et al. 2021, section 7).
+    """How close probabilities (n, K) are to a reference's (n, K), such as HMC (Izmailov et al. 2021, section 7).
 
         agreement       = share of items with the same most probable class
         total_variation = mean ½ Σ_k |p_k - q_k|

@@ -13,12 +13,12 @@ from torch.distributions import Normal
 
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
-from bdl.posterior.stored_outputs import CHUNK, Outputs
+from bdl.posterior.stored_outputs import CHUNK_OF_OUTPUTS, NetworkOutputs
 
-WIDTH = 1e-9  # largest width of an interval that holds a quantile, in units of the standard deviation
+ROOT_WIDTH = 1e-9  # largest width of an interval that holds a quantile, in units of the standard deviation
 CLOSE = 1e-6  # largest error of the probability of a quantile
-STEPS = 120  # half of them halve the interval, which then is as narrow as double precision allows
-DRAWS = 1000  # draws for each item, where CRPS has no closed form
+ROOT_STEPS = 120  # half of them halve the interval, which then is as narrow as double precision allows
+CRPS_DRAWS = 1000  # draws for each item, where CRPS has no closed form
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,12 @@ class PredictiveMixture:
 
     Every method works on a chunk of the items at a time, so that memory beyond the outputs does not depend on n.
 
-    weights: (S,) >= 0; they need not be normalised. answers: those that need not be computed again.
+    weights: (S,) >= 0; they need not be normalised. answers: known already, not computed again.
     """
 
-    def __init__(self, outputs: Outputs, likelihood: Likelihood, weights: Tensor, answers: Answers | None = None):
+    def __init__(
+        self, outputs: NetworkOutputs, likelihood: Likelihood, weights: Tensor, answers: Answers | None = None
+    ):
         self.outputs, self.likelihood, self.answers = outputs, likelihood, answers
         used = weights > 0
         self._networks = None if bool(used.all()) else used.nonzero().squeeze(1)
@@ -115,13 +117,13 @@ class PredictiveMixture:
         """
         y = self._columns(y)
         if not isinstance(self.likelihood.marginals(self.outputs.of(slice(0, 1))), Normal):
-            return torch.cat([_crps_of_draws(draws, y[items]) for items, draws in self._draws(DRAWS, seed=0)])
+            return torch.cat([_crps_of_draws(draws, y[items]) for items, draws in self._draws(CRPS_DRAWS, seed=0)])
         return torch.cat([self._crps(outputs, y[items]) for items, outputs in self._chunks()])
 
     def _chunks(self, rows: int = 1) -> Iterator[tuple[slice, Tensor]]:
         """(items, outputs (S, n', K)) in double precision; `rows` numbers are needed for each item beside its own."""
-        size = max(1, CHUNK // (max(len(self.weights), rows) * self.outputs.shape[1]))
-        for begin in range(0, max(self.items, 1), size):  # without items, one chunk of none
+        size = max(1, CHUNK_OF_OUTPUTS // (max(len(self.weights), rows) * self.outputs.shape[1]))
+        for begin in range(0, max(self.items, 1), size):  # without items, one empty chunk
             items = slice(begin, begin + size)
             yield items, self.outputs.of(items, self._networks)
 
@@ -176,7 +178,7 @@ class PredictiveMixture:
         if self.likelihood.counts:
             return _first_count(lambda y: self._cdf(outputs, y), q, low.floor() - 1, high.ceil())
         cdf = self._fast_cdf(outputs) if 1e-3 < q < 1 - 1e-3 else lambda y: self._cdf(outputs, y)
-        return _root(cdf, q, low, high, WIDTH * std, min(CLOSE, 1e-3 * q, 1e-3 * (1 - q)))
+        return _root(cdf, q, low, high, ROOT_WIDTH * std, min(CLOSE, 1e-3 * q, 1e-3 * (1 - q)))
 
     def _crps(self, outputs: Tensor, y: Tensor) -> Tensor:
         means = self.likelihood.mean(outputs)
@@ -212,7 +214,7 @@ class PredictiveMixture:
         return total
 
     def _draws(self, n: int, seed: int) -> Iterator[tuple[slice, Tensor]]:
-        """(items, draws (n, n', k)) from the laws of n networks, the same ones for all items."""
+        """(items, draws (n, n', k)) from the laws of n networks, the same networks for all items."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             chosen = torch.multinomial(self.weights, n, replacement=True)
@@ -238,7 +240,7 @@ def _root(cdf: Callable[[Tensor], Tensor], q: float, low: Tensor, high: Tensor, 
     """
     at_low, at_high = torch.full_like(low, -q), torch.full_like(high, 1 - q)  # cdf - q
     root, done = (low + high) / 2, torch.zeros_like(low, dtype=torch.bool)
-    for i in range(STEPS):
+    for i in range(ROOT_STEPS):
         x = (low + high) / 2 if i % 2 == 0 else low - at_low * (high - low) / (at_high - at_low)
         f = cdf(x) - q
         below = f < 0

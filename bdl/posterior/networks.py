@@ -1,4 +1,4 @@
-"""StoredNetworks: the networks of one or several runs, what is recorded of them, and their weights."""
+"""StoredNetworks: the networks of one or several runs, with their records and their weights."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, in_words
 from bdl.posterior.export import recorded
 from bdl.posterior.inputs import AsTensors, floating_dtype
-from bdl.posterior.outputs import Batches, Data, LabelledOutputs, law_of, likelihood_for
+from bdl.posterior.outputs import Batches, Data, LabelledOutputs, known_law, likelihood_for
 from bdl.posterior.samples import Key, Sample, Samples
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
-Kind = Literal["uniform", "step_size", "importance"]
+WeightKind = Literal["uniform", "step_size", "importance"]
 
 
 class StoredNetworks(Shown):
@@ -40,14 +40,13 @@ class StoredNetworks(Shown):
         self.stored = Samples(stores, net, skip_bad)
         self.target, self.diverged = self.stores[0].target(), self.stored.diverged  # chains left out: (number, step)
         self.thinning: Shown | None = None
-        self._among = 0  # networks from which these were thinned
-        self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
+        self.thinned_from = 0  # networks
 
     def part(self, keys: Collection[Key], thinning: Shown) -> Self:
         """The posterior of these networks alone. thinning: how they were chosen."""
         part = copy.copy(self)
-        part.stored, part._weights, part.thinning = self.stored.part(set(keys)), {}, thinning
-        part.diverged, part._among = part.stored.diverged, self.samples
+        part.stored, part.thinning = self.stored.part(set(keys)), thinning
+        part.diverged, part.thinned_from = part.stored.diverged, self.samples
         return part
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
@@ -63,7 +62,7 @@ class StoredNetworks(Shown):
         left_out = ", ".join(f"chain {chain}" for chain, _ in self.diverged)
         title = f"Posterior of {self.samples:,} networks from {self.chains} chains"
         if self.thinning is not None:
-            title = f"Posterior of {self.samples:,} networks, thinned from {self._among:,}"
+            title = f"Posterior of {self.samples:,} networks, thinned from {self.thinned_from:,}"
         return title, {**lines, **({"left out": f"{left_out}, which diverged"} if left_out else {})}
 
     def cache(self) -> Self:
@@ -99,17 +98,17 @@ class StoredNetworks(Shown):
         """The records of all files, sorted by step."""
         return [file.record for file in self.stored.files]
 
-    def weights(self, kind: Kind = "uniform") -> Weights:
+    def weights(self, kind: WeightKind = "uniform") -> Weights:
         """Normalised weights of all samples. Raises ConfigError if importance weights are not valid."""
         if self.thinning is not None and kind != "uniform":
             raise ConfigError(f"the uniform average was thinned: take {kind} weights from the posterior before")
-        key = kind, len(self.stored.files)
-        if key not in self._weights:
+        known, key = self.stored.weights_by_kind, (kind, len(self.stored.files))
+        if key not in known:
             saved = [store.weighting(stack) for store, stack in self.stored.stacks()]
             energies = {one[1]["energy"] for one in saved if one}
             psi_of = self.stored.psi_of() if kind == "importance" else None
-            self._weights[key] = sample_weights(self.keyed(), self.chains, kind, energies == {"full"}, psi_of)
-        return self._weights[key]
+            known[key] = sample_weights(self.keyed(), self.chains, kind, energies == {"full"}, psi_of)
+        return known[key]
 
     def read_record(self, record: Record) -> dict[str, Tensor]:
         """The tensors (k, ...) of the k networks of one of the `records`. Raises StoreError for a bad file."""
@@ -125,7 +124,7 @@ class StoredNetworks(Shown):
         """(chains, draws) of energy_batch, energy_full (nats) or log_weight as recorded, NaN where it is not known."""
         return recorded(self.keyed(), self.chains, name)
 
-    def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
+    def stream(self, kind: WeightKind = "uniform") -> Iterator[Sample]:
         """Yields the networks of the posterior one by one; skips files whose weights are all 0."""
         return self.stored.stream(self.weights(kind))
 
@@ -134,20 +133,17 @@ class StoredNetworks(Shown):
 
         Raises ConfigError in one line where neither the run nor the caller of `load` says so.
         """
-        return self.likelihood_of(self.batches(data))
+        return likelihood_for(self._law(), self.net, self.batches(data))
 
     def batches(self, data: Data) -> Batches:
-        """The data as batches of the types and on the device of the networks."""
+        """The data as batches of the types and on the device of the networks; `Batches` are returned as they are."""
+        if isinstance(data, Batches):
+            return data
         return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))
 
     def _labelled(self, data: Data) -> LabelledOutputs:
         batches = self.batches(data)
-        return LabelledOutputs(self.stored, batches, self.likelihood_of(batches))
-
-    def likelihood_of(self, batches: Batches) -> Likelihood:
-        """`likelihood` for batches in the form that the networks take. The posterior then has it as its own."""
-        self.given_likelihood = likelihood_for(self._law(), self.net, batches)
-        return self.given_likelihood
+        return LabelledOutputs(self.stored, batches, self.likelihood(batches))
 
     def _law(self) -> Any:
-        return law_of(self.given_likelihood or self.target.get("loss"))
+        return known_law(self.given_likelihood or self.target.get("loss"))

@@ -1,4 +1,4 @@
-"""Out-of-distribution scores: how well a posterior's uncertainty tells strange items from those of its data."""
+"""Out-of-distribution scores: how well a posterior's uncertainty tells strange items from items of its data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECALL = 0.95  # share of strange items that are found, at which false alarms ar
 
 
 def ood(posterior: Any, inside: Any, outside: Any) -> dict[str, float]:
-    """How well scores of a posterior tell the items of `outside` from those of `inside`; larger scores are stranger.
+    """How well scores of a posterior tell `outside` from `inside` items; larger scores are stranger.
 
         entropy            = entropy of the mean probabilities, nats
         mutual_information = its epistemic part, I(y; θ), nats (Depeweg et al. 2018)
@@ -62,7 +62,7 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
 
         auroc = P(strange item has the larger score); a tie counts half, so that guessing gives 0.5
         aupr  = Σ (recall_k - recall_(k-1)) precision_k, the average precision; guessing gives m / (n + m)
-        fpr95 = share of items of the data above the largest threshold that finds 95 % of the strange ones
+        fpr95 = share of items of the data above the largest threshold that finds 95 % of the strange items
 
     Raises ConfigError without items, and for scores that are not finite.
     """

@@ -59,27 +59,27 @@ class Batches:
             raise ConfigError("the inputs are a sparse tensor, which networks do not take: give its to_dense()")
         fixed = self._alone or getattr(data, "shuffles", True) is False
         fixed = fixed or (isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler))
-        self._items: slice | None = None  # which items the batches hold; None: all
+        self.chosen: slice | None = None  # which items the batches hold; None: all
         self._data: Any = [data] if self._alone else data if fixed else list(data)
 
     def part(self, items: slice) -> Batches:
         """Batches of these items alone. Each pass goes through the data as far as the last of them."""
         part = copy.copy(self)
-        part._items = items
+        part.chosen = items
         return part
 
     def __iter__(self) -> Iterator[tuple[Inputs, Any]]:
-        if self._items is None:
+        if self.chosen is None:
             yield from self._all()
             return
         place = 0
         for inputs, y in self._all():
             count = count_items(inputs)
-            begin, end = max(0, self._items.start - place), min(count, self._items.stop - place)
+            begin, end = max(0, self.chosen.start - place), min(count, self.chosen.stop - place)
             if begin < end:
                 yield (inputs, y) if end - begin == count else part_of((inputs, y), slice(begin, end))
             place += count
-            if place >= self._items.stop:
+            if place >= self.chosen.stop:
                 return
 
     def _all(self) -> Iterator[tuple[Inputs, Any]]:
@@ -121,11 +121,11 @@ class Batches:
         return _joined([likelihood.rows(o) for o in outputs])
 
     def labels(self, axes: int = 2) -> Tensor:
-        """(n, ...) targets of all batches, on the CPU; those of the elements of an item one after the other.
+        """(n, ...) targets of all batches, on the CPU; the elements of an item stand one after the other.
 
         axes: how many the outputs (n, ..., K) of a network have; all but the first and the last are axes of elements.
 
-        Raises ConfigError if a batch has none, or none that is a tensor.
+        Raises ConfigError if a batch has no targets, or targets that are not a tensor.
         """
         labels = [y for _, y in self]
         if not labels or not all(isinstance(y, Tensor) for y in labels):
@@ -144,7 +144,7 @@ class Batches:
 
 
 def _joined(outputs: list[Tensor]) -> Tensor:
-    """(k, n, ...) from those of several batches, in float32 on the CPU."""
+    """(k, n, ...) outputs for all batches together, in float32 on the CPU."""
     if len(outputs) == 1:
         return outputs[0].float().cpu()
     if outputs[0].ndim != 3:
@@ -165,7 +165,7 @@ def output_shape(net: nn.Module, batches: Batches) -> torch.Size:
     return refuse_outputs(net, outputs).shape
 
 
-def law_of(loss: Any) -> Any:
+def known_law(loss: Any) -> Any:
     """The likelihood or loss itself. Raises ConfigError where it does not say what the outputs mean."""
     if likelihood_of(loss) is None:
         raise ConfigError(
@@ -224,10 +224,11 @@ class ItemOutputs:
         self.samples, self.batches, self.likelihood = samples, batches, likelihood
         self._forward = samples.forward()
         batches.bound(self._forward)
-        self._measure()
-        self.not_finite, self._first = NotFinite(), 0  # the place of the first item in the data
+        self.measure()
+        self.not_finite, self.first = NotFinite(), 0  # the place of the first item in the data
 
-    def _measure(self) -> None:
+    def measure(self) -> None:
+        """Find out how many items there are, and how many networks run on them together."""
         largest, self.items = self.batches.sizes()
         self._together = self._forward.together(largest, self.items)
 
@@ -238,11 +239,11 @@ class ItemOutputs:
                 outputs = self.batches.outputs(self._forward, block.tensors)
             else:
                 outputs = self.batches.rows(self._forward, block.tensors, self.likelihood)
-            self.not_finite.note(outputs, self._first)
+            self.not_finite.note(outputs, self.first)
             yield block, outputs
 
     def weighted(self, weights: Weights) -> Iterator[tuple[Tensor, Tensor]]:
-        """The outputs of all networks, and their weights (k,). Files none of whose networks has one are not read."""
+        """The outputs of all networks, and their weights (k,). Files without a weighted network are not read."""
         for group in self.samples.groups(weights.used):
             yield from ((outputs, weights.of(block.keys)) for block, outputs in self.blocks(group))
         self.not_finite.warn()
@@ -271,16 +272,16 @@ class LabelledOutputs(ItemOutputs):
         self.y = y if self._counted is None else y[self._counted]
 
     def slices(self, networks: int) -> list[slice]:
-        """Slices of the items for which the outputs of so many networks fit into memory; one where none are held."""
+        """Slices of the items whose outputs of so many networks fit into memory; one slice where none are held."""
         held = self.likelihood.outputs == "values" and len(self.y) == self.items
         size = items_in_memory(networks, self.width) if held else self.items
         return [slice(i, min(i + size, self.items)) for i in range(0, self.items, size)]
 
     def part(self, items: slice) -> LabelledOutputs:
-        """Those for some items alone, where each is one row, as items of numbers are."""
+        """The outputs for some items alone, where each item is one row, as items of numbers are."""
         part = copy.copy(self)
-        part.batches, part.y, part._first = self.batches.part(items), self.y[items], items.start
-        part._measure()
+        part.batches, part.y, part.first = self.batches.part(items), self.y[items], items.start
+        part.measure()
         return part
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:

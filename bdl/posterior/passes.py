@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from bdl.display import Progress
 from bdl.errors import StoreError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.outputs import LabelledOutputs
 from bdl.posterior.samples import Key, Samples
-from bdl.posterior.stored_outputs import Outputs, StoredOutputs
-from bdl.posterior.value_evaluation import ValueEvaluation
+from bdl.posterior.stored_outputs import NetworkOutputs, StoredOutputs
+from bdl.posterior.value_evaluation import SettledSlice, ValueEvaluation, join_slices
 from bdl.posterior.weights import Weights
 
-Progress = Callable[[int, int], None]  # called with the work that is done, and with all of it
 T = TypeVar("T")
 _END = object()
 
@@ -59,7 +59,7 @@ class Evaluated(NamedTuple):
 class Passes:
     """Evaluates the networks that have a weight, and counts what is done for `progress`.
 
-    importance: weights of the networks; None where they have none. items: of all data together.
+    importance: weights of the networks; None without valid weights. items: of all data together.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Passes:
     def fill(self, evaluations: Mapping[str, PosteriorEvaluation], labelled: Mapping[str, LabelledOutputs]) -> None:
         """Add the outputs of all networks to the evaluations, in one pass over the samples.
 
-        On a CPU of which torch has one thread, another one computes outputs while those before are added.
+        On a CPU of which torch has one thread, a second thread computes outputs while earlier outputs are added.
         """
         if not evaluations:
             return
@@ -103,23 +103,24 @@ class Passes:
 
         Raises StoreError if a sample that one slice has seen can no longer be read for another.
         """
-        settled: list[ValueEvaluation] = []
+        settled: list[SettledSlice] = []
         for items in slices:
             part = labelled.part(items)
-            one = ValueEvaluation(labelled.likelihood, part.y, self.samples.chains, items.start, labelled.items)
-            self.fill({"": one}, {"": part})
-            one.settle()
-            if settled and one.networks != settled[0].networks:
+            evaluation = ValueEvaluation(labelled.likelihood, part.y, self.samples.chains, items.start, labelled.items)
+            self.fill({"": evaluation}, {"": part})
+            settled.append(evaluation.settled())
+            first, now = (len(each.chain_of) for each in (settled[0], settled[-1]))
+            if now != first:
                 raise StoreError(
-                    f"{settled[0].networks} networks could be read at first, and then {one.networks}: the samples "
-                    "changed while they were evaluated; evaluate again"
+                    f"{first} networks could be read at first, and then {now}: the samples changed while they were "
+                    "evaluated; evaluate again"
                 )
-            settled.append(one)
-        return ValueEvaluation.joined(settled, SlicedOutputs(self.samples, self.weights, labelled, slices))
+        outputs = SlicedOutputs(self.samples, self.weights, labelled, slices)
+        return join_slices(labelled.likelihood, settled, outputs)
 
 
-class SlicedOutputs(Outputs):
-    """They are computed when they are asked for, a slice of the items at a time, and the last slice is held.
+class SlicedOutputs(NetworkOutputs):
+    """Outputs that are computed when they are asked for, a slice of the items at a time; the last slice is held.
 
     Each slice is a pass over the samples.
     """

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import Reader
+from bdl.display import Progress
 from bdl.engine.forward import Method
 from bdl.errors import ConfigError
 from bdl.likelihoods import BernoulliNLL, CategoricalNLL, Likelihood, ValueNLL
 from bdl.parts import PartMethod
 from bdl.posterior.evaluation import PosteriorEvaluation
-from bdl.posterior.export import PosteriorModule, gathered, thinned, tree
+from bdl.posterior.export import PosteriorModule, gathered_networks, thinned, tree
 from bdl.posterior.moments import WeightedMoments
-from bdl.posterior.networks import Kind, StoredNetworks
+from bdl.posterior.networks import StoredNetworks, WeightKind
 from bdl.posterior.outputs import Batches, Data, ItemOutputs
-from bdl.posterior.passes import Progress, evaluations_of
+from bdl.posterior.passes import evaluations_of
 from bdl.posterior.prediction import (
     AnyPrediction,
     LabelPrediction,
@@ -32,8 +33,8 @@ from bdl.posterior.samples import stores_of
 from bdl.posterior.tensors import sampled_part
 
 INTERNAL = {
-    "batches", "diverged", "frozen", "given_likelihood", "keyed", "likelihood_of", "part", "predicted", "read",
-    "read_record", "recorded", "records", "shown", "stored", "stores",
+    "batches", "diverged", "frozen", "given_likelihood", "keyed", "part", "predicted", "read",
+    "read_record", "recorded", "records", "shown", "stored", "stores", "thinned_from",
 }  # fmt: skip
 RunDirs = str | Path | Sequence[str | Path]
 P = TypeVar("P", bound=AnyPrediction, covariant=True)  # what `predict` returns, where `load` is given a likelihood
@@ -80,12 +81,12 @@ class Posterior(StoredNetworks, Generic[P]):
         Args:
             run_dirs: one directory or several.
             net: the network that was sampled, all of it or a part, or a module that holds it, such as the
-                LightningModule. Its values are neither used nor changed: those of a frozen part come from the run. Its
-                methods `inputs(batch)` and `targets(batch)`, if it has them, read the batches.
+                LightningModule. Its values are neither used nor changed: the values of a frozen part come from the run.
+                Its methods `inputs(batch)` and `targets(batch)`, if it has them, read the batches.
             skip_bad: leave out samples whose file, or line in the index, is missing, cut short or altered, each with a
                 warning.
-            likelihood: what the outputs mean; None for the one that the run was sampled with. Runs whose loss is none
-                that bdl knows need it for predictions.
+            likelihood: what the outputs mean; None for the likelihood that the run was sampled with. Runs with a loss
+                that bdl does not know need it for predictions.
 
         Raises StoreError without samples, if a run is given twice, or for runs of different targets (N, T, data, ...).
         """
@@ -94,12 +95,12 @@ class Posterior(StoredNetworks, Generic[P]):
         return cls(stores, part, skip_bad=skip_bad, likelihood=likelihood, read=Reader(net, part))
 
     def __dir__(self) -> list[str]:
-        """The names for users; those that reports and baselines need are left out."""
+        """The names for users; names that reports and baselines need are left out."""
         return [name for name in super().__dir__() if not name.startswith("_") and name not in INTERNAL]
 
     @torch.no_grad()
     def moments(
-        self, data: Data, function: Callable[[Tensor], Tensor] = lambda outputs: outputs, kind: Kind = "uniform"
+        self, data: Data, function: Callable[[Tensor], Tensor] = lambda outputs: outputs, kind: WeightKind = "uniform"
     ) -> tuple[Tensor, Tensor]:
         """Posterior mean and standard deviation (n, ...) of a function of the outputs (n, ...), for regression.
 
@@ -112,7 +113,7 @@ class Posterior(StoredNetworks, Generic[P]):
         return moments.mean.float(), moments.std.float()
 
     @torch.no_grad()
-    def predict(self, data: Data, kind: Kind = "uniform") -> P:
+    def predict(self, data: Data, kind: WeightKind = "uniform") -> P:
         """Predictive distribution for x (n, ...), or for a loader of batches.
 
         x is a tensor, a NumPy array, a list of rows or a pandas table of numbers, in any floating point dtype.
@@ -150,7 +151,9 @@ class Posterior(StoredNetworks, Generic[P]):
         labelled = {name: self._labelled(loader) for name, loader in loaders.items()}
         return evaluations_of(labelled, self.stored, self.weights(), importance, progress, parts)
 
-    def as_module(self, kind: Kind = "uniform", samples: int | None = None, method: Method = "auto") -> PosteriorModule:
+    def as_module(
+        self, kind: WeightKind = "uniform", samples: int | None = None, method: Method = "auto"
+    ) -> PosteriorModule:
         """A module that maps x to mean probabilities (n, K), or to means of numbers, and holds its samples itself.
 
         Args:
@@ -162,7 +165,9 @@ class Posterior(StoredNetworks, Generic[P]):
         """
         weights = thinned(self.weights(kind).by_key, samples)
         frozen = {name: t.clone() for name, t in self.stored.frozen.items()}  # some lie in the network's memory
-        return PosteriorModule(self.net, *gathered(self.stored.groups(weights), weights), self._law(), method, frozen)
+        return PosteriorModule(
+            self.net, *gathered_networks(self.stored.groups(weights), weights), self._law(), method, frozen
+        )
 
     @torch.no_grad()
     def to_arviz(
@@ -183,7 +188,7 @@ class Posterior(StoredNetworks, Generic[P]):
         Args:
             data: a loader of labelled batches.
             parameters: names of parameters, or patterns such as "*.bias"; None for projections.
-            projections: number of random directions, the same ones for every run of a network.
+            projections: number of random directions, the same for every run of a network.
             seed: names the random stream of the draws of y.
 
         Raises ConfigError for a pattern that matches no parameter.
@@ -191,8 +196,8 @@ class Posterior(StoredNetworks, Generic[P]):
         labelled = None if data is None else self._labelled(data)
         return tree(self.stored, self.weights().by_key, parameters, projections, labelled, seed)
 
-    def predicted(self, batches: Batches, kind: Kind = "uniform") -> P:
+    def predicted(self, batches: Batches, kind: WeightKind = "uniform") -> P:
         """`predict` of batches in the form that the networks take."""
-        likelihood = self.likelihood_of(batches)
+        likelihood = self.likelihood(batches)
         stream = ItemOutputs(self.stored, batches, likelihood).weighted(self.weights(kind))
         return cast(P, with_elements(prediction_of(stream, likelihood), batches.elements))

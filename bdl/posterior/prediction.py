@@ -17,7 +17,7 @@ from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.stored_outputs import StoredOutputs
 
 Stream = Iterable[tuple[Tensor, Tensor]]  # outputs (s, n, K) of s networks, and their weights (s,)
-QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}  # columns in tables of predictions
+TABLE_QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}  # columns in tables of predictions
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,7 +74,7 @@ class ValuePrediction(PredictedItems):
     """Predictive distribution of k numbers of n items: a mixture with one component for each network of the posterior.
 
     The uncertainties are standard deviations in the units of y, by the law of total variance:
-    std² = aleatoric² + epistemic². Quantiles, intervals and draws are those of the mixture, not normal ones.
+    std² = aleatoric² + epistemic². Quantiles, intervals and draws are of the mixture, not of a normal distribution.
 
     The mixture holds the outputs (S, n, K) of all S networks, 4 bytes each: in memory up to 1 GiB, beyond that in a
     temporary file. Everything is computed for a chunk of the items at a time.
@@ -104,7 +104,7 @@ class ValuePrediction(PredictedItems):
     def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
         names = names_of(self.mean.shape[-1], labels, "targets")
         parts = {name: getattr(self, name) for name in ("mean", "std", "aleatoric", "epistemic")}
-        parts |= {name: self.quantile(q) for name, q in QUANTILES.items()}
+        parts |= {name: self.quantile(q) for name, q in TABLE_QUANTILES.items()}
         if len(names) == 1:
             return {part: values[:, 0] for part, values in parts.items()}
         return {f"{part}_{name}": values[:, j] for part, values in parts.items() for j, name in enumerate(names)}
@@ -192,7 +192,7 @@ def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
         p = log_p.exp()
         entropy.add(-log_p.clamp_min_(torch.finfo(log_p.dtype).min).mul_(p).sum(1), weights)  # 0 log 0 = 0
         probs.add(p, weights)
-        shape = outputs.shape[1:]  # (n, k) labels; those of an item stand one after the other
+        shape = outputs.shape[1:]  # (n, k): the labels of an item stand one after the other
     mean = probs.mean.mT.contiguous()
     total, aleatoric, epistemic = (part.float() for part in uncertainty(mean, entropy.mean).values())
     if likelihood.outputs == "logits":
@@ -214,7 +214,7 @@ def uncertainty(mean_probs: Tensor, mean_entropy: Tensor) -> dict[str, Tensor]:
 
 
 def with_elements(prediction: AnyPrediction, elements: torch.Size | None) -> AnyPrediction:
-    """The prediction of n items with the axes of their elements, (n, ..., K), from that of n x ... rows (rows, K)."""
+    """The prediction of n items with the axes of their elements, (n, ..., K), from rows (n x ..., K)."""
     if not elements or isinstance(prediction, ValuePrediction):
         return prediction
     shape = (-1, *elements)

@@ -1,4 +1,4 @@
-"""Running averages of predictions: what is kept of the networks so far, of a fixed size, with scores at any time."""
+"""Running averages of predictions: of a fixed size however many networks there are, with scores at any time."""
 
 from __future__ import annotations
 

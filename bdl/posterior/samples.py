@@ -21,14 +21,14 @@ from bdl.errors import BdlWarning, StoreError
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.weights import Keyed, Weights
 
-GROUP = 2**22  # bytes of sample files that are in memory together, unless one file alone is larger
+GROUP_BYTES = 2**22  # bytes of sample files that are in memory together, unless one file alone is larger
 
 Key = tuple[int, int]  # (chain among all runs, step)
 
 
 @dataclass(frozen=True)
 class SampleFile:
-    """A file of a store, and which of its chains count: those that did not diverge while the others went on."""
+    """A file of a store, and which of its chains count. A chain that diverged while others went on does not count."""
 
     store: SampleStore
     record: Record  # the record of these chains
@@ -92,7 +92,8 @@ class Samples:
         ]
         self._frozen = self.stores[0].frozen(named_tensors(net))
         self._versions = _versions(self._frozen)
-        self._cache: list[Group] | None = None
+        self.cached: list[Group] | None = None
+        self.weights_by_kind: dict[tuple[str, int], Weights] = {}  # and number of files, which bad files lower
 
     @property
     def device(self) -> torch.device:
@@ -101,9 +102,9 @@ class Samples:
 
     @property
     def frozen(self) -> dict[str, Tensor]:
-        """The tensors that all networks share, by name, {} where none are shared; to read only.
+        """The tensors that all networks share, by name, {} where all are sampled; to read only.
 
-        Those that the network has too lie in its memory, so that a large body is there once. If somebody has written
+        Tensors that the network has too lie in its memory, so that a large body is there once. If somebody has written
         to the network since, they are read again from disk.
         """
         if _versions(self._frozen) != self._versions:
@@ -120,7 +121,8 @@ class Samples:
                 rows = chosen if file.rows is None else [file.rows[i] for i in chosen]
                 of_rows = replace(file.record.of_rows(chosen), log_weight=None, psi_frozen=False)
                 files.append(SampleFile(file.store, of_rows, rows, [next(counter) for _ in chosen]))
-        part.files, part.chains, part._cache, part.diverged = files, next(counter), None, []
+        part.files, part.chains, part.diverged = files, next(counter), []
+        part.cached, part.weights_by_kind = None, {}
         return part
 
     def forward(self) -> Forward:
@@ -157,14 +159,14 @@ class Samples:
 
     def cache(self) -> None:
         """Read all files now, and keep their tensors."""
-        self._cache = list(self._groups(self.files))
+        self.cached = list(self._groups(self.files))
 
     def groups(self, used: Container[Key]) -> Iterator[Group]:
         """The networks of the files that `used` needs, group by group. Raises StoreError for a file that is bad."""
-        if self._cache is None:
+        if self.cached is None:
             groups = self._groups([f for f in self.files if any((c, f.record.step) in used for c in f.chains)])
         else:
-            groups = (group for group in self._cache if any(key in used for key in group.keys))
+            groups = (group for group in self.cached if any(key in used for key in group.keys))
         like = named_tensors(self.net)
         for group in groups:
             yield Group(group.chains, group.records, {k: v.to(like[k]) for k, v in group.tensors.items()})
@@ -181,7 +183,7 @@ class Samples:
             raise StoreError(f"no usable sample in {', '.join(str(s.folder) for s in self.stores)}")
 
     def _group(self, files: list[SampleFile], shapes: dict[str, torch.Size]) -> Group | None:
-        """The networks of the files that can be used; None if there are none."""
+        """The networks of the files that can be used; None if no file can."""
         read = [(file, tensors) for file in files if (tensors := self._read(file, shapes)) is not None]
         if not read:
             return None
@@ -234,16 +236,15 @@ def _versions(tensors: Mapping[str, Tensor]) -> list[int]:
 
 
 def _by_size(files: list[SampleFile]) -> Iterator[list[SampleFile]]:
-    """The files in their order, as many at a time as have at most GROUP bytes together, and at least one."""
+    """The files in their order, as many at a time as have at most GROUP_BYTES bytes together, and at least one."""
     waiting, size = [], 0
     for file in files:
         size += file.record.bytes
-        if waiting and size > GROUP:
+        if waiting and size > GROUP_BYTES:
             yield waiting
             waiting, size = [], file.record.bytes
         waiting.append(file)
-    if waiting:
-        yield waiting
+    yield waiting
 
 
 def stores_of(run_dirs: str | Path | Sequence[str | Path], skip_bad: bool = False) -> list[SampleStore]:
@@ -264,8 +265,7 @@ def stores_of(run_dirs: str | Path | Sequence[str | Path], skip_bad: bool = Fals
 
 def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
     """Raise StoreError if two runs sampled different laws. It names the first key in which their targets differ."""
-    difference = first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b)))
-    if difference is not None:
+    if difference := first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b))):
         key, in_a, in_b = difference
         raise StoreError(
             f"runs of different targets are not merged: {key} is {brief(in_a)} in {a.run_dir}, {brief(in_b)} in "

@@ -18,14 +18,22 @@ import numpy as np
 WAVES = 4  # j = 0 ... 4 tell the noise of a drift: 18 degrees of freedom with 4 chains
 WALK = 3  # a random walk has 9/10 of its variance in j = 0 ... 3, a chain of 25 independent draws 4/25
 LEARNT = 10  # waves from which slow directions are learnt
-DIRECTIONS = 40  # principal components at most, those with the largest variance
-CANDIDATES = 3  # slowest directions of one half of the chains that the other half judges
-MIN_DRAWS = 20  # draws of a chain
+COMPONENTS = 40  # principal components at most, in the order of their variance
+SLOW_CANDIDATES = 3  # slowest directions of one half of the chains that the other half judges
+DRIFT_DRAWS = 20  # draws of a chain
 # Rounding of an output in float32, as a standard deviation in units of its largest value: it is uniform, and the sums
 # of a network lose about 8 of the last bits. Outputs may arrive in float64, so their type does not tell the precision
-ROUNDING = 8 * float(np.finfo(np.float32).eps) / math.sqrt(12)
-ROUNDED = 0.01  # share of an output's variance that may be rounding
-NAMES = ("drift/mean", "drift/mean_most", "drift/mean_p", "drift/spread", "drift/spread_p", "slow/waves", "slow/share")
+FLOAT32_ROUNDING = 8 * float(np.finfo(np.float32).eps) / math.sqrt(12)
+ROUNDED_SHARE = 0.01  # share of an output's variance that may be rounding
+STATIONARITY_NAMES = (
+    "drift/mean",
+    "drift/mean_most",
+    "drift/mean_p",
+    "drift/spread",
+    "drift/spread_p",
+    "slow/waves",
+    "slow/share",
+)
 
 
 def stationarity(features: np.ndarray) -> dict[str, float]:
@@ -42,14 +50,14 @@ def stationarity(features: np.ndarray) -> dict[str, float]:
     """
     chains, draws = features.shape[:2]
     x = features[:, :, np.isfinite(features).all((0, 1)) & (np.ptp(features, (0, 1)) > 0)].astype(float)
-    if chains < 2 or draws < MIN_DRAWS or x.shape[2] == 0:
-        return dict.fromkeys(NAMES, math.nan)
+    if chains < 2 or draws < DRIFT_DRAWS or x.shape[2] == 0:
+        return dict.fromkeys(STATIONARITY_NAMES, math.nan)
     largest, std = np.abs(x).max((0, 1)), x.std((0, 1))
-    x, rounding = (x - x.mean((0, 1))) / std, np.square(ROUNDING * largest / std)
+    x, rounding = (x - x.mean((0, 1))) / std, np.square(FLOAT32_ROUNDING * largest / std)
     squares = np.square(x)
     spread = _drift((squares - 1) / np.maximum(squares.std((0, 1)), np.finfo(float).tiny))
     values = (*_drift(x), spread[0], spread[2], *_slowest(x, rounding))
-    return dict(zip(NAMES, values, strict=True))
+    return dict(zip(STATIONARITY_NAMES, values, strict=True))
 
 
 def waves(x: np.ndarray, count: int) -> np.ndarray:
@@ -63,7 +71,7 @@ def waves(x: np.ndarray, count: int) -> np.ndarray:
 def _drift(x: np.ndarray) -> tuple[float, float, float]:
     """(change over the run, its upper bound, p-value) of the mean over chains; features have mean 0 and variance 1.
 
-    The ratio of the squared norm of the mean of a_1 to that of the noise follows F(r, νr), where r is the effective
+    The squared norm of the mean of a_1, over the squared norm of the noise, follows F(r, νr), where r is the effective
     number of dimensions (tr S)²/tr S² of the noise's covariance S, and ν its degrees of freedom (Dempster 1958).
     """
     from scipy import stats  # slow to import
@@ -91,7 +99,7 @@ def _slowest(x: np.ndarray, rounding: np.ndarray) -> tuple[float, float]:
 
     rounding: (features,) its shares of their variances. Principal components that it can make show nothing of chains.
     """
-    x, rounding = x[:, :, rounding < ROUNDED], rounding[rounding < ROUNDED]
+    x, rounding = x[:, :, rounding < ROUNDED_SHARE], rounding[rounding < ROUNDED_SHARE]
     chains, draws, features = x.shape
     if chains < 4 or features == 0:
         return math.nan, math.nan
@@ -99,7 +107,7 @@ def _slowest(x: np.ndarray, rounding: np.ndarray) -> tuple[float, float]:
     variances, axes = np.linalg.eigh(flat.T @ flat / len(flat))
     # Independent noise of variance v has covariances with eigenvalues up to v (1 + √(features/n))² (Marchenko & Pastur)
     least = max(1e-9 * features, rounding.max() * (1 + math.sqrt(features / len(flat))) ** 2)
-    kept = [i for i in range(features)[: -DIRECTIONS - 1 : -1] if variances[i] > least]
+    kept = [i for i in range(features)[: -COMPONENTS - 1 : -1] if variances[i] > least]
     y = (flat @ axes[:, kept] / np.sqrt(variances[kept])).reshape(chains, draws, -1)
     a = waves(y, min(LEARNT, draws // 4) + 1)
     even, odd, shares = np.arange(0, chains, 2), np.arange(1, chains, 2), variances[kept] / features
@@ -115,7 +123,7 @@ def _judged(
     values, vectors = np.linalg.eigh(total)
     white = vectors / np.sqrt(np.maximum(values, 1e-9 * values[-1]))
     slow = a[learn].reshape(-1, size) @ white
-    directions = white @ np.linalg.eigh(slow.T @ slow)[1][:, -CANDIDATES:]
+    directions = white @ np.linalg.eigh(slow.T @ slow)[1][:, -SLOW_CANDIDATES:]
     low = np.square(a[judge][:, : WALK + 1] @ directions).sum((0, 1)) / np.square(y[judge] @ directions).sum((0, 1))
     worst = int(low.argmax())
     unit = np.square(directions[:, worst]) / np.square(directions[:, worst]).sum()

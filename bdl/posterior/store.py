@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bdl.disk.files import parse_json, write_atomically
-from bdl.disk.manifest import Manifest, checked, digest, manifests_of, read_listed
+from bdl.disk.manifest import Manifest, checked_file, digest, manifests_of, read_listed
 from bdl.disk.owner import sweep_leftovers
 from bdl.display import Shown
 from bdl.errors import BdlWarning, StoreError
@@ -85,16 +85,16 @@ class SampleStore(Shown):
         return self.index(stack).manifest
 
     def append(self, sampler: Sampled, net: nn.Module, loss: Any = None) -> Record:
-        """Keep the present state of a `bdl.Sampler` in a loop of one's own; call it after a step.
+        """Keep the present state of a `bdl.Sampler` in a loop that you wrote; call it after a step.
 
         The first call also writes `target.json`, and every call psi of a weighting. The energy of a state is recorded
         where `sampler.full_loss` gives it, because its energy on a new batch is known after the next step only. The
         first call warns of batch noise that no mean loss has: a closure may return a sum.
 
         Args:
-            sampler: the one that moves the network's parameters.
+            sampler: moves the network's parameters.
             net: the network, or a `bdl.ChainStack`.
-            loss: that of the run, a likelihood or a loss of torch, so that predictions know what the outputs mean.
+            loss: a likelihood or a loss of torch, from which predictions know what the outputs mean.
 
         Raises StoreError if the folder holds samples of this stack at this step or later, or the disk is full;
         DivergedError if the state is not finite.
@@ -141,7 +141,7 @@ class SampleStore(Shown):
         self._write(stack, f"weighting-{stack}.safetensors", "weighting", data)
 
     def weighting(self, stack: int) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-        """What `write_weighting` wrote; None if the stack wrote none. Raises StoreError for a damaged file."""
+        """What `write_weighting` wrote; None for a stack without a weighting. Raises StoreError for a damaged file."""
         name = f"weighting-{stack}.safetensors"
         if (data := self._read(name)) is None:
             return None
@@ -175,7 +175,7 @@ class SampleStore(Shown):
         return any(of_stack == stack for _, of_stack in sample_files(self.folder))
 
     def records(self) -> list[Record]:
-        """All records of all stacks, sorted by step, then by stack. Raises StoreError if there are none."""
+        """All records of all stacks, sorted by step, then by stack. Raises StoreError without records."""
         if not (records := [record for index in self._stacks() for record in index.records()]):
             what = "the run kept none, or this is not a run directory"
             if sample_files(self.folder):
@@ -216,7 +216,7 @@ class SampleStore(Shown):
             return {}
         path = self.folder / FROZEN
         read = partial(read_whole, path, present)
-        tensors = checked([index.manifest for index in self._stacks()], f"samples/{FROZEN}", read)
+        tensors = checked_file([index.manifest for index in self._stacks()], f"samples/{FROZEN}", read)
         if tensors is None:
             raise StoreError(f"{path} is in no manifest: restore the manifest")
         return tensors

@@ -12,16 +12,18 @@ from torch import Tensor
 
 from bdl.errors import StoreError
 
-LIMIT = 2**30  # bytes of outputs in memory; more lie in a temporary file, and are evaluated in slices of the items
-CHUNK = 2**21  # numbers of outputs that are worked on together, in double precision
+OUTPUTS_IN_MEMORY = (
+    2**30
+)  # bytes of outputs in memory; more lie in a temporary file, and are evaluated in slices of the items
+CHUNK_OF_OUTPUTS = 2**21  # numbers of outputs that are worked on together, in double precision
 
 
 def items_in_memory(networks: int, width: int) -> int:
     """For how many items the outputs (width,) of so many networks are held in memory; at least 1."""
-    return max(1, LIMIT // max(1, 4 * networks * width))
+    return max(1, OUTPUTS_IN_MEMORY // max(1, 4 * networks * width))
 
 
-class Outputs(ABC):
+class NetworkOutputs(ABC):
     """The outputs (S, n, K) of S networks for n items, in float32."""
 
     shape: torch.Size  # (n, K)
@@ -32,11 +34,11 @@ class Outputs(ABC):
 
     @abstractmethod
     def part(self, items: Tensor) -> StoredOutputs:
-        """Those for the items at these places (m,), copied."""
+        """A copy of the outputs for the items at these places (m,)."""
 
 
-class StoredOutputs(Outputs):
-    """They lie in memory, or beyond 1 GiB in a temporary file."""
+class StoredOutputs(NetworkOutputs):
+    """Outputs in memory, or beyond 1 GiB in a temporary file."""
 
     def __init__(self) -> None:
         self._blocks: list[Tensor] = []
@@ -45,12 +47,12 @@ class StoredOutputs(Outputs):
         self.shape = torch.Size()
 
     def add(self, outputs: Tensor) -> None:
-        """Add those of k networks, (k, n, K). Raises StoreError if the temporary file has no room for them."""
+        """Add the outputs (k, n, K) of k networks. Raises StoreError if the temporary file has no room for them."""
         outputs = outputs.float().contiguous()
         self.shape = outputs.shape[1:]
         self.networks += len(outputs)
         self._blocks.append(outputs)
-        if self._file is not None or 4 * self.networks * self.shape.numel() > LIMIT:
+        if self._file is not None or 4 * self.networks * self.shape.numel() > OUTPUTS_IN_MEMORY:
             self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115
             try:
                 for block in self._blocks:
@@ -69,7 +71,7 @@ class StoredOutputs(Outputs):
         return (part if networks is None else part[networks]).double()
 
     def part(self, items: Tensor) -> StoredOutputs:
-        part, size = StoredOutputs(), max(1, CHUNK // max(1, self.shape.numel()))
+        part, size = StoredOutputs(), max(1, CHUNK_OF_OUTPUTS // max(1, self.shape.numel()))
         for block in self._all().split(size):
             part.add(block[:, items])
         return part

@@ -1,4 +1,4 @@
-"""The tensors of a network as a store holds them: those of its samples, and the frozen part that no sample holds."""
+"""The tensors of a network in a store: the sampled part in every sample, and the frozen part in a file of its own."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ TYPES = {  # what the names of the format stand for
     "U32": torch.uint32, "U64": torch.uint64,
 }  # fmt: skip
 FROZEN = "frozen.safetensors"  # lies in the folder of the samples
-CHUNK = 2**20  # bytes that are compared with a tensor that is held
+CHUNK_OF_FILE = 2**20  # bytes that are compared with a tensor that is held
 KEY = "frozen"  # a key of target.json for sha256 and shapes of the part; absent where everything is sampled
 
 
 def stacked_tensors(net: nn.Module, chains: int | None, frozen: Container[str] = ()) -> dict[str, Tensor]:
     """Views of all parameters and buffers (C, ...), by the names that the plain network gives them; C = 1 for a chain.
 
-    chains: C of tensors with a leading axis of chains, None for those of a single one. frozen: names that are left out.
+    chains: C of tensors with a leading axis of chains, None for a single network. frozen: names that are left out.
     """
     inner, shared = (net.net, net.frozen_names) if isinstance(net, ChainStack) else (net, ())
     kept = {k: v.detach() for k, v in named_tensors(inner).items() if k not in frozen and k not in shared}
@@ -108,7 +108,7 @@ def holds_nan(tensor: Tensor) -> bool:
 
 
 class TensorReader:
-    """Reads the tensors of a file, one after the other. sha256: takes all bytes; None for none."""
+    """Reads the tensors of a file, one after the other. sha256: takes all bytes; None where no checksum is needed."""
 
     def __init__(self, f: BinaryIO, sha256: Any):
         self._f, self._sha256 = f, sha256
@@ -121,9 +121,9 @@ class TensorReader:
         if held is None or held.dtype != dtype or list(held.shape) != shape or held.is_inference():
             return self._rest(torch.empty(shape, dtype=dtype), 0)
         same = _bytes(held.detach().cpu().contiguous())
-        memory = torch.empty(min(CHUNK, len(same)), dtype=torch.uint8)
-        for begin in range(0, len(same), CHUNK):
-            end = min(begin + CHUNK, len(same))
+        memory = torch.empty(min(CHUNK_OF_FILE, len(same)), dtype=torch.uint8)
+        for begin in range(0, len(same), CHUNK_OF_FILE):
+            end = min(begin + CHUNK_OF_FILE, len(same))
             chunk = memory[: end - begin]
             self._fill(chunk)
             if not torch.equal(chunk, same[begin:end]):
@@ -204,15 +204,15 @@ def copies_of(
 
 
 class FrozenPart:
-    """The tensors of a network, or of a stack of chains, that do not change while it is sampled; often none.
+    """The tensors of a network, or of a stack of chains, that do not change while it is sampled, if any.
 
     Args:
         net: the network, or a `bdl.ChainStack`, whose chains share the frozen part.
-        sampler: the one that moves the network's parameters. A stack of bdl needs none.
+        sampler: the one that moves the network's parameters. A stack of bdl does without.
         names: the names of the frozen tensors, where an earlier sample has decided them; None finds them.
 
     Attributes:
-        tensors: those of the network itself, by name, without an axis of chains.
+        tensors: the frozen tensors by name, without an axis of chains.
     """
 
     def __init__(self, net: nn.Module, sampler: Sampled | None = None, names: Collection[str] | None = None):
@@ -222,7 +222,7 @@ class FrozenPart:
             present = named_tensors(net)
             tensors = {name: present[name].detach() for name in names}
         elif sampler is None or sampler.chains is not None:
-            tensors = {}  # in a stack of one's own every tensor has an axis of chains, and stays in the samples
+            tensors = {}  # in a stack that a user built every tensor has an axis of chains, and stays in the samples
         else:
             tensors = frozen_tensors(net, {id(p) for p in sampler.sampled})
         self.tensors = dict(sorted(tensors.items()))
@@ -267,9 +267,9 @@ def frozen_names(target: Mapping[str, Any]) -> Collection[str]:
 
 
 def sampled_part(module: nn.Module, target: Mapping[str, Any]) -> nn.Module:
-    """The module or its submodule, in the order of `named_modules`, whose tensors are those of target.json.
+    """The module or its submodule, in the order of `named_modules`, whose tensors target.json names.
 
-    These are the tensors of the samples and of the frozen part. The module may be a stack of chains, of which it is
+    It names the tensors of the samples and of the frozen part. The module may be a stack of chains, of which it is
     then one plain copy. It is the module itself where target.json names no shapes.
 
     Raises StoreError where nothing fits; it names the first tensor that differs.

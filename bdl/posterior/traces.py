@@ -13,17 +13,17 @@ from torch import Tensor
 from bdl.disk.manifest import Manifest, read_listed
 from bdl.errors import ConfigError
 
-Columns = Mapping[str, Tensor]  # `step` (n,), other columns (n,) or (n, C)
+TraceColumns = Mapping[str, Tensor]  # `step` (n,), other columns (n,) or (n, C)
 
 
-def write_trace(run: Path, stack: int, trace: Columns) -> None:
+def write_trace(run: Path, stack: int, trace: TraceColumns) -> None:
     """Write the trace of `Monitor` of one stack, for the process that writes the report."""
     columns = {name: column.contiguous() for name, column in trace.items()}
     Manifest(run, stack).write(_trace_of(stack), "trace", save(columns))
 
 
 def read_traces(run: Path, stacks: Iterable[int]) -> list[dict[str, Tensor]]:
-    """The traces of these stacks; those that were not written are left out."""
+    """The traces of these stacks, as far as they were written."""
     try:
         written = [read_listed([Manifest(run, stack)], _trace_of(stack)) for stack in stacks]
         return [load(data) for data in written if data is not None]
@@ -35,7 +35,7 @@ def _trace_of(stack: int) -> str:
     return f"checkpoints/trace-{stack}.safetensors"
 
 
-def side_by_side(traces: Sequence[Columns]) -> dict[str, Tensor]:
+def side_by_side(traces: Sequence[TraceColumns]) -> dict[str, Tensor]:
     """The traces of several stacks as one trace of all their chains; the stacks must share one schedule."""
     columns = {name: [trace[name] for trace in traces] for name in traces[0]}
     return {name: parts[0] if parts[0].ndim == 1 else torch.cat(parts, 1) for name, parts in columns.items()}

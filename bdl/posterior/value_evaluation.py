@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
 from bdl.posterior.diagnostics import Draws, draw_errors, most_and_worst, repeat_errors, spaced
-from bdl.posterior.evaluation import POINTS, PosteriorEvaluation
+from bdl.posterior.evaluation import RECORDED_ITEMS, NetworkRecords, PosteriorEvaluation
 from bdl.posterior.metrics import (
-    QUANTILES,
+    QUANTILE_GRID,
     constant_value_losses,
     scores_of_means,
     shares_below,
@@ -23,30 +23,30 @@ from bdl.posterior.metrics import (
 )
 from bdl.posterior.mixture import Answers, PredictiveMixture
 from bdl.posterior.prediction import ValuePrediction, ends_of, of_mixture
-from bdl.posterior.stored_outputs import Outputs, StoredOutputs
+from bdl.posterior.stored_outputs import NetworkOutputs, StoredOutputs
 
 LEVEL = 0.9  # probability of the intervals that a report shows
-PRIOR = 10  # residuals as large as they should be
+PRIOR_RESIDUALS = 10  # residuals as large as they should be
 
 
 class ValueEvaluation(PosteriorEvaluation):
     """Evaluation of laws of numbers, y as the networks saw it. It holds all outputs, which their mixture needs.
 
-    It may be that of a slice of the items, from `first` on of `total`. `settle` drops its outputs, and `joined` makes
-    one evaluation of all slices.
+    It may evaluate a slice of `total` items, whose first has the place `first`. `settled` is what to keep of a slice,
+    and `join_slices` makes one evaluation of all slices.
     """
 
     def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, first: int = 0, total: int | None = None):
         super().__init__(likelihood, y, chains, first, total)
         self._stored = StoredOutputs()
-        self._outputs: Outputs = self._stored
-        self._settled: Settled | None = None
+        self._outputs: NetworkOutputs = self._stored
+        self._settled: SettledSlice | None = None  # what slices were joined to
         self._chain_of: list[int] = []  # every network
         self._weights: list[Tensor] = []  # importance weights
         self._log = torch.full((chains, len(y)), -math.inf, dtype=torch.float64)  # log of sums of densities
         self._means = torch.zeros(())  # (chains, n, k) sums of means, from the first network on
         self._mean_p = Draws(chains)  # means at the points, for one target of each item in turn
-        self._points = spaced(POINTS, self._total, first, len(y))  # numbers among all items
+        self._points = spaced(RECORDED_ITEMS, self._total, first, len(y))  # numbers among all items
         self._rounds: list[Tensor] = []  # after each round: means over items, see `_scores_of_sums`
 
     @property
@@ -81,13 +81,13 @@ class ValueEvaluation(PosteriorEvaluation):
         """In standard deviations of the predictions, or in residuals where these are smaller on average.
 
         `mcse/unit` is the residuals over the standard deviations, 1 at most. Ten residuals of that size are assumed
-        beside those that are known, because a few may be small by chance.
+        beside the known residuals, because a few may be small by chance.
         """
         bma = self.bma
         std = bma.std.double()
         squares = ((as_columns(self.y.double(), std.shape) - bma.mean.double()) / std).square()
-        unit = math.sqrt(min((float(squares.sum()) + PRIOR) / (squares.numel() + PRIOR), 1.0))
-        scale, seen = unit * std.numpy(), self._count > 0
+        unit = math.sqrt(min((float(squares.sum()) + PRIOR_RESIDUALS) / (squares.numel() + PRIOR_RESIDUALS), 1.0))
+        scale, seen = unit * std.numpy(), self._networks.count > 0
         if int(seen.sum()) == 1:
             points = self._points.numpy()
             errors = draw_errors(self._mean_p.array() / scale[points, points % scale.shape[1]])
@@ -96,7 +96,7 @@ class ValueEvaluation(PosteriorEvaluation):
         return most_and_worst(errors) | {"mcse/unit": unit}
 
     def losses(self) -> Tensor:
-        return math.log(int(self._count.sum())) - self._log.logsumexp(0)
+        return math.log(int(self._networks.count.sum())) - self._log.logsumexp(0)
 
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
         return constant_value_losses(self.y, self.likelihood.counts, seen)
@@ -115,55 +115,38 @@ class ValueEvaluation(PosteriorEvaluation):
             return super().scores_of_rows()
         return {row: [scores_of_means(means) for means in each] for row, each in self._settled.means.items()}
 
-    @property
-    def networks(self) -> int:
-        return len(self._chain_of)
-
     def shares(self) -> dict[str, Tensor]:
         """(19,) shares of y below the quantiles of one sample and of the average, see `shares_below`."""
         if self._settled is not None:
             return {row: self._settled.means[row][0]["shares"] for row in ("one_sample", "bma")}
-        q = torch.tensor(QUANTILES, dtype=torch.float64)
+        q = torch.tensor(QUANTILE_GRID, dtype=torch.float64)
         return {row: shares_below(p, self.y, q) for row, p in (("one_sample", self.one_sample[0]), ("bma", self.bma))}
 
-    def settle(self) -> None:
-        """Keep what scores and reports need of each item, or of all, and drop the outputs."""
+    def settled(self) -> SettledSlice:
+        """What scores and reports need of each item, or of all. It holds no outputs."""
         mixture = self.bma.mixture
         answers = Answers(mixture.moments(), {q: mixture.quantile(q) for q in ends_of(LEVEL)})
         means = {row: [value_means(p, self.y) for p in each] for row, each in self.rows().items()}
         std = (answers.moments[1] + answers.moments[2]).sqrt().float().double().numpy()
-        several = int((self._count > 0).sum()) > 1
+        several = int((self._networks.count > 0).sum()) > 1
         errors = repeat_errors(self._averages(), std) if several else np.zeros(0)
-        self._settled = Settled(answers, means, errors)
-        self._log, self._means = self._log.logsumexp(0, keepdim=True), torch.zeros(())
-        self._outputs = self._stored = StoredOutputs()
+        return SettledSlice(
+            self.y, self._networks, self._mean_p, self._chain_of, self._weights, self._log.logsumexp(0, keepdim=True),
+            self._rounds, self.curve.samples, answers, means, errors,
+        )  # fmt: skip
 
-    @classmethod
-    def joined(cls, slices: Sequence[ValueEvaluation], outputs: Outputs) -> ValueEvaluation:
-        """The evaluation of all items, from those of their slices in order, each of them settled.
-
-        outputs: of all items, for questions that `settle` has not asked.
-        """
-        parts = [part._settled for part in slices if part._settled is not None]
-        first, share = slices[0], torch.tensor([len(part.y) for part in slices], dtype=torch.float64)
-        share /= share.sum()
-        whole = cls(first.likelihood, torch.cat([part.y for part in slices]), first.chains)
-        whole._outputs, whole._settled = outputs, Settled.joined(parts, share)
-        whole._chain_of, whole._weights, whole._count = first._chain_of, first._weights, first._count
-        whole._log = torch.cat([part._log for part in slices], 1)
-        whole._log_p = Draws.beside([part._log_p for part in slices])
-        whole._mean_p = Draws.beside([part._mean_p for part in slices])
-        whole._features = Draws.beside([part._features for part in slices])
-        for ones, *of_slices in zip(whole._ones, *(part._ones for part in slices), strict=True):
-            ones.extend(torch.stack(one, 1) @ share for one in zip(*of_slices, strict=True))
-        for samples, *rounds in zip(first.curve.samples, *(part._rounds for part in slices), strict=True):
-            whole.curve.add(samples, *_scores(torch.stack(rounds, 1) @ share))
-        return whole
+    def take(self, settled: SettledSlice, outputs: NetworkOutputs) -> None:
+        """Hold what was kept of all items, and their outputs for questions that `settled` does not answer."""
+        self._settled, self._outputs = settled, outputs
+        self._networks, self._mean_p = settled.networks, settled.mean_p
+        self._chain_of, self._weights, self._log = settled.chain_of, settled.weights, settled.log
+        for samples, means in zip(settled.samples, settled.rounds, strict=True):
+            self.curve.add(samples, *_scores(means))
 
     def _averages(self) -> np.ndarray:
         """(chains, n, k) the means of each chain's own average."""
-        seen = self._count > 0
-        return (self._means[seen] / self._count[seen].view(-1, 1, 1)).numpy()
+        seen = self._networks.count > 0
+        return (self._means[seen] / self._networks.count[seen].view(-1, 1, 1)).numpy()
 
     def _of(self, weights: Tensor, answers: Answers | None = None) -> ValuePrediction:
         return of_mixture(PredictiveMixture(self._outputs, self.likelihood, weights, answers))
@@ -181,7 +164,7 @@ class ValueEvaluation(PosteriorEvaluation):
             self._means = torch.zeros(self.chains, *means.shape[1:], dtype=torch.float64)
         self._chain_of += chains
         here = self._points - self._first
-        self._log_p.add(chains, logs[:, here].numpy())
+        self._networks.log_p.add(chains, logs[:, here].numpy())
         self._mean_p.add(chains, means[:, here, self._points % means.shape[2]].numpy())
         return zip(means, logs, strict=True)
 
@@ -209,25 +192,52 @@ class ValueEvaluation(PosteriorEvaluation):
 
 
 @dataclass(frozen=True)
-class Settled:
-    """What is kept of items when the outputs for them are dropped."""
+class SettledSlice:
+    """What is kept of a slice of n items when the outputs for them are dropped."""
 
-    answers: Answers  # what the average over all networks answers
+    y: Tensor
+    networks: NetworkRecords
+    mean_p: Draws  # means at the points
+    chain_of: list[int]  # of every network
+    weights: list[Tensor]  # importance weights
+    log: Tensor  # (1, n) log of the sum of all densities
+    rounds: list[Tensor]  # after each round: means over items, see `ValueEvaluation._scores_of_sums`
+    samples: list[int]  # after each round: networks in the average
+    answers: Answers  # of the average over all networks
     means: Mapping[str, list[dict[str, Tensor]]]  # row of the metrics -> its predictions -> see `value_means`
     errors: np.ndarray  # (n,) see `repeat_errors`, in standard deviations of the predictions; empty for one chain
 
     @classmethod
-    def joined(cls, parts: Sequence[Settled], share: Tensor) -> Settled:
-        """Those of slices of the items, which have these shares of them."""
-        of_parts = [part.answers for part in parts]
-        mean, aleatoric, epistemic = (torch.cat(each) for each in zip(*(a.moments for a in of_parts), strict=True))
-        quantiles = {q: torch.cat([a.quantiles[q] for a in of_parts]) for q in of_parts[0].quantiles}
+    def joined(cls, slices: Sequence[SettledSlice]) -> SettledSlice:
+        """All items, from the slices in order."""
+        first, share = slices[0], torch.tensor([len(part.y) for part in slices], dtype=torch.float64)
+        share /= share.sum()
+        moments = zip(*(part.answers.moments for part in slices), strict=True)
+        mean, aleatoric, epistemic = (torch.cat(each) for each in moments)
+        quantiles = {q: torch.cat([part.answers.quantiles[q] for part in slices]) for q in first.answers.quantiles}
         means: dict[str, list[dict[str, Tensor]]] = {}
-        for row in parts[0].means:
-            of_row = zip(*(part.means[row] for part in parts), strict=True)
+        for row in first.means:
+            of_row = zip(*(part.means[row] for part in slices), strict=True)
             means[row] = [{k: torch.stack([m[k] for m in each], -1) @ share for k in each[0]} for each in of_row]
-        errors = np.concatenate([part.errors for part in parts])
-        return cls(Answers((mean, aleatoric, epistemic), quantiles), means, errors)
+        return replace(
+            first,
+            y=torch.cat([part.y for part in slices]),
+            networks=NetworkRecords.joined([part.networks for part in slices], share),
+            mean_p=Draws.beside([part.mean_p for part in slices]),
+            log=torch.cat([part.log for part in slices], 1),
+            rounds=[torch.stack(each, 1) @ share for each in zip(*(part.rounds for part in slices), strict=True)],
+            answers=Answers((mean, aleatoric, epistemic), quantiles),
+            means=means,
+            errors=np.concatenate([part.errors for part in slices]),
+        )
+
+
+def join_slices(likelihood: Likelihood, slices: Sequence[SettledSlice], outputs: NetworkOutputs) -> ValueEvaluation:
+    """The evaluation of all items, from the slices in order. outputs: of all items, computed when asked for."""
+    settled = SettledSlice.joined(slices)
+    whole = ValueEvaluation(likelihood, settled.y, len(settled.networks.last))
+    whole.take(settled, outputs)
+    return whole
 
 
 def _scores(means: Tensor) -> tuple[float, float, float, float]:
@@ -269,5 +279,5 @@ class Values:
         data, mean, low, high = (units.shift + units.scale * part for part in places)
         named = {"one sample": "one_sample", "average of all chains": "bma"}
         of_row = evaluation.shares()
-        shares = {name: (np.array(QUANTILES), of_row[row].numpy()) for name, row in named.items()}
+        shares = {name: (np.array(QUANTILE_GRID), of_row[row].numpy()) for name, row in named.items()}
         return cls(units, data, mean, units.scale * std, low, high, shares, y.shape[1])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bdl.display import Shown
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.heads import KINDS, Head, head_of, judge_single, judge_start
+from bdl.posterior.heads import HEAD_KINDS, Head, head_of, judge_single, judge_start
 from bdl.posterior.judge_law import by_direction, shown_temperatures
 from bdl.posterior.judge_target import judge_target
 from bdl.posterior.judgements import (
@@ -93,10 +93,10 @@ class Verdict(Shown):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """For metrics.json: places in `OUTCOMES` and `KINDS`, the answers as 1 or 0, and the samples needed."""
+        """For metrics.json: places in `OUTCOMES` and `HEAD_KINDS`, the answers as 1 or 0, and the samples needed."""
         return {
             "verdict/outcome": self.decisive.severity,
-            "verdict/head": KINDS.index(self.head.kind),
+            "verdict/head": HEAD_KINDS.index(self.head.kind),
             "verdict/repeats": float(self.repeats.outcome == "trust"),
             "verdict/law": float(self._worst_of_target.outcome == "trust"),
             "verdict/samples_needed": self.needed if self.outcome == "more samples" else math.nan,
@@ -112,7 +112,7 @@ def verdict(
 ) -> Verdict:
     """The verdict from flat metrics, as in metrics.json; any may be missing or null. Only `notes` read the rest.
 
-    metrics: with `seconds`, those of the run, the advice to take longer has a time.
+    metrics: with the `seconds` of the run, the advice to take longer has a time.
     """
     m = or_nan(metrics)
     target, worth = judge_target(m), [judgement for judgement in (judge_start(m), judge_single(m)) if judgement]

@@ -16,8 +16,12 @@ from bdl.posterior.diagnostics import weight_ess
 from bdl.posterior.store import Record
 
 Keyed = tuple[int, Record, int]  # (chain among all runs, record, chain within the record)
-FEWEST = 100.0  # effective samples of importance weights: the error of a mean is then a tenth of the posterior's width
-SMALLEST_SHARE = 0.1  # a share of the samples, where it is less than FEWEST: few samples have few effective ones
+EFFECTIVE_SAMPLES = (
+    100.0  # effective samples of importance weights: the error of a mean is then a tenth of the posterior's width
+)
+SMALLEST_SHARE = (
+    0.1  # a share of the samples, where it is less than EFFECTIVE_SAMPLES: few samples cannot be more effective
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Weights:
         return {key for key, weight in self.by_key.items() if weight}
 
     def of(self, keys: Iterable[tuple[int, int]]) -> Tensor:
-        """(k,) the weights of these networks; 0 for those that have none."""
+        """(k,) the weights of these networks; 0 for networks without a weight."""
         return torch.tensor([self.by_key.get(key, 0.0) for key in keys], dtype=torch.float64)
 
 
@@ -73,7 +77,7 @@ def sample_weights(
         raise ConfigError(f'unknown weights {kind!r}: "uniform", "step_size" or "importance"')
     by_key = _normalise(logs, groups)
     ess = weight_ess(np.log([w for w in by_key.values() if w > 0]))
-    if kind == "importance" and ess < min(FEWEST, SMALLEST_SHARE * len(logs)):
+    if kind == "importance" and ess < min(EFFECTIVE_SAMPLES, SMALLEST_SHARE * len(logs)):
         raise ConfigError(_too_far(logs, ess) + (f"; besides, {note}" if biased else ""))
     return Weights(by_key, ess, biased, note)
 

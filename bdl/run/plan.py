@@ -30,7 +30,7 @@ from bdl.run.records import REFIT
 from bdl.run.section import Section, check_calibration, check_num_data
 from bdl.run.stack_plan import ChainsPlan, KeepingPlan, MotionPlan, Promise, StackPlan, TargetPlan
 from bdl.samplers.weighting.base import AUTO
-from bdl.tune.heat import HEAT, CoolDirections
+from bdl.tune.heat import HEAT_OF_BATCHES, CoolDirections
 
 Strategy = Literal["auto", "ddp", "chains"]
 OURS = ("_target_", "concurrent", "max_time", "start_epochs")  # keys of the trainer that Lightning's does not know
@@ -102,7 +102,7 @@ class TuningRequest:
     temperature: bool  # T too
     budget: str | None  # a time, which decides the steps
     given: frozenset[str]  # names of `SETTINGS`
-    heat: float = HEAT  # share by which batches may heat the hottest direction
+    heat: float = HEAT_OF_BATCHES  # share by which batches may heat the hottest direction
     weighting_alone: bool = False  # zeta and the lr that it asks for, and no other setting
 
     @classmethod
@@ -126,7 +126,7 @@ class TuningRequest:
             )
         if not (auto or zeta or cfg.budget):
             return None
-        heat = float(cfg.tune.heat) if OmegaConf.is_dict(cfg.tune) else HEAT
+        heat = float(cfg.tune.heat) if OmegaConf.is_dict(cfg.tune) else HEAT_OF_BATCHES
         return cls(auto or zeta, temperature, cfg.budget, given_names(typed), heat, weighting_alone=zeta and not auto)
 
     def promise(self, found: Mapping[str, Any], strategy: Strategy) -> Promise:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.disk.files import SMALL, parse_json, read_file
+from bdl.disk.files import SMALL_FILE, parse_json, read_file
 from bdl.disk.manifest import manifests_of, read_listed, write_listed
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import Calibration, CalibrationRequest, from_plain
@@ -41,7 +41,7 @@ def read_config(run: Path) -> DictConfig:
             f"{run} is not a run directory: it has no config.yaml; runs=[...] takes folders that `bdl train` wrote"
         )
     try:
-        text = read_file(path, SMALL)
+        text = read_file(path, SMALL_FILE)
         _refuse_strange(text)
         loaded = OmegaConf.load(io.BytesIO(text))
         if not isinstance(loaded, DictConfig):
@@ -119,7 +119,7 @@ def read_metrics(path: Path) -> dict[str, float]:
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     try:
-        content = parse_json(read_file(path, SMALL))
+        content = parse_json(read_file(path, SMALL_FILE))
         if not isinstance(content, dict):
             raise ValueError("it is no mapping")
         return content

@@ -27,8 +27,15 @@ from bdl.run.run_data import RunData
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.stack_plan import StackPlan
 from bdl.samplers.weighting.base import AUTO
-from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, seconds_of_evaluation, seconds_per_step
-from bdl.tune.burn_in import MOST
+from bdl.tune.budget import (
+    FEWEST_RUN_STEPS,
+    choose_every,
+    choose_samples,
+    choose_steps,
+    seconds_of_evaluation,
+    seconds_per_step,
+)
+from bdl.tune.burn_in import MOST_BURN_IN
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.find import describe_untuned, find_settings
 from bdl.tune.optimiser import is_optimiser
@@ -128,7 +135,7 @@ def _choose_within(case: _Case, budget: float, began: float) -> Tuning:
         )
     turns = -(-stacks.count // stacks.carriers)
     step_seconds = seconds_per_step(case.problem, case.sampler.dynamics)
-    tuning, start_seconds = case.tune(max(FEWEST, int(budget / (step_seconds * turns))), 0)
+    tuning, start_seconds = case.tune(max(FEWEST_RUN_STEPS, int(budget / (step_seconds * turns))), 0)
     before = START_UP + time.perf_counter() - began + turns * start_seconds
     choices = [*case.by_rows, *tuning.choices]
     chosen = case.within(budget, choices, before, tuning.step_seconds or step_seconds, turns)
@@ -231,7 +238,7 @@ class _Case:
         per_sample = turns * seconds_of_evaluation(self.problem, predicted)
         samples = wanted if "every" in self.given else choose_samples(budget, per_sample, wanted)
         timed = choose_steps(budget, step_seconds, turns, before, REPORT + samples * per_sample)
-        longest = round(MOST * timed.value)  # the longest burn-in
+        longest = round(MOST_BURN_IN * timed.value)  # the longest burn-in
         chosen = [replace(c, value=min(c.value, longest)) if c.name == "burn_in" else c for c in choices] + [timed]
         if samples < wanted:
             shorter = self.request.plan({"settings": _settings([*self.by_rows, timed])})

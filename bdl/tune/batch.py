@@ -5,8 +5,8 @@ from __future__ import annotations
 from bdl.tune.choice import Choice
 
 FULL = 2048  # items up to which every step sees all of them
-LARGEST = 1024  # items of a mini-batch
-SHARE = 20  # N over the batch size
+LARGEST_BATCH = 1024  # items of a mini-batch
+BATCHES_IN_DATA = 20  # N over the batch size
 LARGE_NETWORK = 100_000  # weights of one network
 BATCH_OF_LARGE = 128  # the batch of a network whose step costs more than the data
 
@@ -24,5 +24,5 @@ def choose_batch(num_data: int, weights: int) -> Choice:
         return Choice("batch_size", size, f"a network of {weights:,} weights takes small batches")
     if num_data <= FULL:
         return Choice("batch_size", num_data, f"all {num_data:,} items, which is few, so no batch noise")
-    size = max(100, min(LARGEST, round(num_data / SHARE)))
+    size = max(100, min(LARGEST_BATCH, round(num_data / BATCHES_IN_DATA)))
     return Choice("batch_size", size, f"{num_data:,} items are many; the larger a batch, the larger lr may be")

@@ -15,8 +15,8 @@ from bdl.tune.trial import Problem, Trial
 TIMED = 0.2  # seconds of steps, at least, from which the time of a step is taken
 STILL = 1e-9  # lr of timed steps
 CALLBACKS = 1.15  # time of a step in a run, which keeps and measures samples, over the time of a step alone
-FEWEST = 100  # steps of a run
-EVALUATION = 0.25  # share of a budget in which the report may predict
+FEWEST_RUN_STEPS = 100  # steps of a run
+EVALUATION_SHARE = 0.25  # share of a budget in which the report may predict
 FEWEST_SAMPLES = 10  # a chain keeps at least so many
 
 
@@ -54,7 +54,7 @@ def choose_steps(budget: float, per_step: float, stacks: int, before: float, aft
     stack. stacks: how many one process carries after another.
     """
     left = budget - before - after
-    steps = max(FEWEST, int(left / (CALLBACKS * per_step * stacks)))
+    steps = max(FEWEST_RUN_STEPS, int(left / (CALLBACKS * per_step * stacks)))
     reason = (
         f"{budget:,.0f} s, less {before:.0f} before and {after:.0f} after sampling, at {1e3 * per_step:.2g} ms a step"
     )
@@ -66,7 +66,7 @@ def choose_samples(budget: float, per_sample: float, wanted: int) -> int:
 
     per_sample: seconds in which the report predicts with one sample of every chain.
     """
-    return min(wanted, max(FEWEST_SAMPLES, int(EVALUATION * budget / per_sample)))
+    return min(wanted, max(FEWEST_SAMPLES, int(EVALUATION_SHARE * budget / per_sample)))
 
 
 def choose_every(steps: int, burn_in: int, samples: int, wanted: int) -> Choice:

@@ -9,20 +9,20 @@ from torch import Tensor
 
 from bdl.tune.choice import Choice
 
-LEAST = 0.1  # share of a run; what looked at rest in a trial may still move slowly
-MOST = 0.4  # the default of conf/collect
+LEAST_BURN_IN = 0.1  # share of a run; what looked at rest in a trial may still move slowly
+MOST_BURN_IN = 0.4  # the default of conf/collect
 PARTS = 20  # a trace is cut into so many, and their means are compared
-FEWEST = 8  # energies in which a trend shows
+FEWEST_ENERGIES = 8  # energies in which a trend shows
 MOVES = 0.3  # standard deviations of the energy in two halves of a series; what the verdict takes for a drift
-FAR = 4.0  # standard deviations of 5 to 10 means; normal means go that far in 1 of 300 cases
+TREND_ERRORS = 4.0  # standard deviations of 5 to 10 means; normal means go that far in 1 of 300 cases
 
 
 def rest(trace: Tensor) -> int | None:
     """The step from which a trace (C, steps) stays within the range of its last half; None if it never comes to rest.
 
     The mean over chains of each of PARTS parts is compared with mean and spread of the later half of the parts. A trend
-    that is still there in the later half (as Geweke's 1992 test finds it: its two halves differ by more than FAR
-    standard errors) means that there is no rest.
+    in the later half means that there is no rest: its two halves differ by more than TREND_ERRORS standard errors, as
+    in Geweke's test (1992).
     """
     length = trace.shape[1] // PARTS
     if length < 1:
@@ -30,9 +30,9 @@ def rest(trace: Tensor) -> int | None:
     means = trace[:, : PARTS * length].double().view(len(trace), PARTS, length).mean(-1).mean(0)  # (PARTS,)
     late = means[PARTS // 2 :]
     change, error = trend(late)
-    if abs(change) > FAR * error:
+    if abs(change) > TREND_ERRORS * error:
         return None
-    near = (means - late.mean()).abs() <= FAR * late.std()
+    near = (means - late.mean()).abs() <= TREND_ERRORS * late.std()
     away = (~near).nonzero()
     return length * (int(away.max()) + 1 if len(away) else 0)
 
@@ -56,10 +56,10 @@ def movement(energies: Tensor, temperature: float, parameters: int) -> float:
     0 where the change may be noise. Under a Gaussian posterior of d parameters, U has the standard deviation
     T sqrt(d / 2).
     """
-    if len(energies) < FEWEST:
+    if len(energies) < FEWEST_ENERGIES:
         return 0.0
     change, error = trend(energies)
-    return abs(change) / (temperature * math.sqrt(parameters / 2)) if abs(change) > FAR * error else 0.0
+    return abs(change) / (temperature * math.sqrt(parameters / 2)) if abs(change) > TREND_ERRORS * error else 0.0
 
 
 def choose_burn_in(traces: list[Tensor], autocorrelation: float, prior_steps: float, steps: int) -> Choice:
@@ -69,10 +69,10 @@ def choose_burn_in(traces: list[Tensor], autocorrelation: float, prior_steps: fl
     the settings found. prior_steps: in which the prior acts, see `bdl.tune.prior`; longer than any trial. A trial is
     short: where it saw no rest, the default share of the run is burn-in.
     """
-    least, most = round(LEAST * steps), round(MOST * steps)
+    least, most = round(LEAST_BURN_IN * steps), round(MOST_BURN_IN * steps)
     rests = [rest(trace) for trace in traces]
     if any(step is None for step in rests):
-        return Choice("burn_in", most, f"the trial was still moving at its end, so {MOST:.0%} of the run")
+        return Choice("burn_in", most, f"the trial was still moving at its end, so {MOST_BURN_IN:.0%} of the run")
     settled = max([step for step in rests if step is not None], default=0)
     wanted = max(2 * settled, round(20 * autocorrelation), round(min(prior_steps, steps)))
     reason = f"energy and predictions came to rest after {settled:,} steps, correlated over {autocorrelation:,.0f}"

@@ -13,7 +13,7 @@ from bdl.seeding import generator
 from bdl.tune.trial import Trial
 from bdl.tune.work import curvature_rows
 
-MOST = 1024  # items whose loss is differentiated twice; fewer where that costs more than a trial
+CURVATURE_ITEMS = 1024  # items whose loss is differentiated twice; fewer where that costs more than a trial
 FIRST, NEXT = 10, 3  # products of the Hessian with a vector, which come within 10 % where the largest stands apart
 CALLS = 6  # calls of one trial
 
@@ -27,7 +27,7 @@ class Curvature:
         self.directions = [torch.randn(p.shape, generator=stream).to(p) for p in self.params]
         x, y = trial.problem.items
         self.products = FIRST
-        count = curvature_rows(trial.problem, FIRST + (CALLS - 1) * NEXT, most=min(MOST, len(y)))
+        count = curvature_rows(trial.problem, FIRST + (CALLS - 1) * NEXT, most=min(CURVATURE_ITEMS, len(y)))
         rows = torch.linspace(0, len(y) - 1, count, device=y.device).long()
         c = trial.stack.chains
         self.x = map_tensors(lambda t: t[rows].expand(c, *[-1] * t.ndim), x)

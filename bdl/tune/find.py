@@ -20,36 +20,36 @@ from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import Gaussian
 from bdl.samplers.weighting.base import AUTO, Flat, Weighting
 from bdl.seeding import derive_seed
-from bdl.tune.burn_in import MOST, MOVES, movement
+from bdl.tune.burn_in import MOST_BURN_IN, MOVES, movement
 from bdl.tune.choice import Choice, Tuning
-from bdl.tune.heat import HEAT
+from bdl.tune.heat import HEAT_OF_BATCHES
 from bdl.tune.optimiser import batches_of_optimiser, choose_for_optimiser, is_optimiser
-from bdl.tune.prior import CANDIDATES, choose_prior, prior_predictive, steps_to_act
+from bdl.tune.prior import PRIORS_TRIED, choose_prior, prior_predictive, steps_to_act
 from bdl.tune.rehearse import Rehearsed, find_step
 from bdl.tune.sampler import ON_BATCHES
 from bdl.tune.score import Score
 from bdl.tune.search import Search
 from bdl.tune.step import heat_of, measure_noise, warm_up
-from bdl.tune.temperature import CANDIDATES as TEMPERATURES
-from bdl.tune.temperature import SHORTEST as SHORTEST_OF_T
+from bdl.tune.temperature import SHORTEST_RUN as SHORTEST_OF_T
+from bdl.tune.temperature import TEMPERATURES_TRIED as TEMPERATURES
 from bdl.tune.temperature import choose_temperature
-from bdl.tune.trial import Items, Problem, Trial
+from bdl.tune.trial import Problem, Trial, TrialItems
 from bdl.tune.weighting import Temperatures, choose_weighting, in_trials
 from bdl.tune.work import trial_steps
 
-NAMES = ("batch_size", "lr", "plain_lr", "friction", "burn_in", "prior")
-HELD_OUT = 0.2  # share of the training items that compares priors where there is no validation part
+TUNED_NAMES = ("batch_size", "lr", "plain_lr", "friction", "burn_in", "prior")
+HELD_OUT_SHARE = 0.2  # share of the training items that compares priors where there is no validation part
 LARGEST_PART = 2048  # validation items
-PROBES = 32  # items at which a prior shows what it predicts
-SCORED = 20  # times in a trial that its predictions are scored
-SHORTEST = 100  # steps of a trial that compares; in fewer, nothing has moved
+PRIOR_PROBES = 32  # items at which a prior shows what it predicts
+TRIAL_SCORES = 20  # times in a trial that its predictions are scored
+SHORTEST_TRIAL = 100  # steps of a trial that compares; in fewer, nothing has moved
 
 
 def find_settings(
     stack: ChainStack,
     loss: Loss,
-    train: Items,
-    validation: Items | None = None,
+    train: TrialItems,
+    validation: TrialItems | None = None,
     dynamics: Transition | None = None,
     *,
     num_data: int | None = None,
@@ -59,7 +59,7 @@ def find_settings(
     given: Mapping[str, Any] = {},
     seed: int = 0,
     compiled: Compile = "auto",
-    heat: float = HEAT,
+    heat: float = HEAT_OF_BATCHES,
 ) -> Tuning:
     """Settings with which to sample a stack, each with its reason. The stack stays as it is.
 
@@ -127,22 +127,22 @@ def find_settings(
     return Tuning(wanted, seconds, steps_found.step_seconds, steps_found.hottest, steps_found.noise_ratio)
 
 
-def _prior(search: Search, validation: Items | None) -> tuple[Prior, Choice]:
+def _prior(search: Search, validation: TrialItems | None) -> tuple[Prior, Choice]:
     """The prior with the best predictions for items that its trials have not seen."""
     given = search.given.get("prior")
     if given is not None:
         return search.problem.centred(given), Choice("prior", None, "given")
     problem, held_out = _split(search.problem, validation)
-    compared = replace(search, problem=problem, trial=trial_steps(problem, search.steps, len(CANDIDATES)))
+    compared = replace(search, problem=problem, trial=trial_steps(problem, search.steps, len(PRIORS_TRIED)))
     scores, about, left_out, lr = {}, {}, {}, math.inf
-    for precision in CANDIDATES:
+    for precision in PRIORS_TRIED:
         prior, acts = Gaussian(precision), 0.0
         if scores and "lr" in search.tunable:
             acts = steps_to_act(prior, problem, lr, search.dynamics.friction)
-        if acts > MOST * search.steps:
+        if acts > MOST_BURN_IN * search.steps:
             left_out[precision] = f"is left out, because it needs {acts:,.0f} steps to act"
             continue
-        about[precision] = prior_predictive(problem, prior, held_out[0][:PROBES])
+        about[precision] = prior_predictive(problem, prior, held_out[0][:PRIOR_PROBES])
         trial, score, unusable = _compared(compared, prior, held_out, f"prior {precision}")
         if unusable and not scores:
             kept = f"the default stays, because {unusable} to compare others (run longer, or give a prior)"
@@ -155,7 +155,7 @@ def _prior(search: Search, validation: Items | None) -> tuple[Prior, Choice]:
     return Gaussian(choice.value), choice
 
 
-def _temperature(search: Search, prior: Prior, validation: Items | None) -> Choice:
+def _temperature(search: Search, prior: Prior, validation: TrialItems | None) -> Choice:
     """T by the predictions of chains at several T."""
     trials = _at_several(search, prior, validation)
     if isinstance(trials, str):
@@ -163,7 +163,7 @@ def _temperature(search: Search, prior: Prior, validation: Items | None) -> Choi
     return choose_temperature(trials.scores, trials.reached)
 
 
-def _weighting(search: Search, prior: Prior, validation: Items | None) -> tuple[Choice, float]:
+def _weighting(search: Search, prior: Prior, validation: TrialItems | None) -> tuple[Choice, float]:
     """zeta and the bins, by the predictions of chains at several T without weighting; and the multiplier."""
     trials = _at_several(search, prior, validation)
     if isinstance(trials, str):
@@ -181,7 +181,7 @@ def _multiplier(search: Search, prior: Prior, weighting: Weighting) -> float:
     return max(1.0, float(torch.stack(seen).quantile(0.95)))
 
 
-def _at_several(search: Search, prior: Prior, validation: Items | None) -> Temperatures | str:
+def _at_several(search: Search, prior: Prior, validation: TrialItems | None) -> Temperatures | str:
     """A trial at each candidate for T, all from one start and equally long, so that T alone is compared.
 
     Chains that went on from one T to the next would be trained for longer at the colder one, and would predict better
@@ -190,7 +190,7 @@ def _at_several(search: Search, prior: Prior, validation: Items | None) -> Tempe
     """
     problem, held_out = _split(search.problem, validation)
     steps = trial_steps(problem, search.steps, len(TEMPERATURES), most=search.steps)
-    shortest = SHORTEST if search.dynamics.full_batch else SHORTEST_OF_T
+    shortest = SHORTEST_TRIAL if search.dynamics.full_batch else SHORTEST_OF_T
     if steps < shortest:
         return f"trials of {steps:,} steps are too short to compare others, which takes {shortest:,}"
     scores, reached, energies, more = {}, {}, {}, search.problem.num_data / problem.num_data
@@ -207,12 +207,12 @@ def _at_several(search: Search, prior: Prior, validation: Items | None) -> Tempe
     return Temperatures(scores, reached, energies)
 
 
-def _compared(search: Search, prior: Prior, held_out: Items, name: str) -> tuple[Trial, Score, str | None]:
+def _compared(search: Search, prior: Prior, held_out: TrialItems, name: str) -> tuple[Trial, Score, str | None]:
     """A trial, the score of its second half, and why the score does not count; None where the chains are at rest."""
     half, dynamics, problem = search.trial // 2, search.dynamics, search.problem
     trial = Trial(problem, dynamics.adapting_in(half), prior, search.fixed_lr or 1e-3, name)
     score = Score(held_out)
-    if search.trial < SHORTEST:
+    if search.trial < SHORTEST_TRIAL:
         return trial, score, f"trials of {search.trial:,} steps are too short"
     if dynamics.full_batch:
         trial.run_stably(half)
@@ -220,18 +220,18 @@ def _compared(search: Search, prior: Prior, held_out: Items, name: str) -> tuple
         limits = measure_noise(trial, warm_up(trial, half, fixed=search.fixed_lr is not None))
         trial.lr = trial.lr if search.fixed_lr is not None else limits.lr(dynamics.friction)
     seen = len(trial.energies)
-    trial.run_stably(half, score, max(1, half // SCORED))
+    trial.run_stably(half, score, max(1, half // TRIAL_SCORES))
     energies = trial.energy_trace()[:, seen:].mean(0)
     moved = movement(energies, problem.temperature, trial.sampler.chain.theta.shape[-1]) > MOVES
     return trial, score, f"trials of {search.trial:,} steps are too far from rest" if moved else None
 
 
-def _split(problem: Problem, validation: Items | None) -> tuple[Problem, Items]:
+def _split(problem: Problem, validation: TrialItems | None) -> tuple[Problem, TrialItems]:
     """The problem without the items that compare priors, and these; all of them, in both, where they are too few."""
     x, y = problem.items
     if validation is not None:
         return problem, (validation[0][:LARGEST_PART], validation[1][:LARGEST_PART])
-    kept, out = hold_out(len(y), HELD_OUT, derive_seed("tune", problem.seed))
+    kept, out = hold_out(len(y), HELD_OUT_SHARE, derive_seed("tune", problem.seed))
     if not len(out):
         return problem, problem.items
     out = out[:LARGEST_PART].to(y.device)
@@ -260,5 +260,5 @@ def _check(
         raise ConfigError(f"tune=auto needs a temperature of at least 0, got {temperature}")
     if dynamics.variational:
         raise ConfigError(f"tune=auto finds settings of samplers, and {dynamics} is not one: set tune=false")
-    if unknown := sorted(set(given) - set(NAMES)):
-        raise ConfigError(f"given holds {unknown[0]!r}: the settings are {', '.join(NAMES)}")
+    if unknown := sorted(set(given) - set(TUNED_NAMES)):
+        raise ConfigError(f"given holds {unknown[0]!r}: the settings are {', '.join(TUNED_NAMES)}")

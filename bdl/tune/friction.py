@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bdl.tune.choice import Choice
 
-SMALLEST, LARGEST = 0.01, 1.0
+SMALLEST_FRICTION, LARGEST_FRICTION = 0.01, 1.0
 WINDOW = 5.0  # autocorrelation times up to which autocorrelations are summed (Sokal 1997)
 
 
@@ -43,5 +43,5 @@ def choose_friction(times: Tensor, friction: float, every: int) -> Choice:
     """
     slowest = float(times.mean(0).quantile(0.9)) * every
     best = math.sqrt(2 * friction / max(slowest, 2 * friction))
-    value = float(f"{min(LARGEST, max(SMALLEST, best)):.2g}")
+    value = float(f"{min(LARGEST_FRICTION, max(SMALLEST_FRICTION, best)):.2g}")
     return Choice("friction", value, f"predictions are correlated over {slowest:,.0f} steps at friction {friction:g}")

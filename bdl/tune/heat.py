@@ -13,14 +13,14 @@ from bdl.samplers.batch_noise import left_by_a_pass
 from bdl.samplers.dynamics.base import Transition
 from bdl.tune.trial import Problem, Trial
 
-HEAT = 0.1  # share by which batches may heat the hottest direction
+HEAT_OF_BATCHES = 0.1  # share by which batches may heat the hottest direction
 AFFORDABLE = 20.0  # times by which lr may fall for that below what the mean over directions allows
-FEWEST, MOST = 16, 64  # gradients of batches at one θ
-BLOCK = 4  # of them, along a direction that the others have found
+FEWEST_GRADIENTS, MOST_GRADIENTS = 16, 64  # gradients of batches at one θ
+GRADIENTS_ALONG = 4  # of them, along a direction that the others have found
 BOUND = 1.5  # times the variance there, that the hottest direction may have
-SHARE = 0.1  # of the steps of a trial: as many gradients are taken
-ROUNDING = 1.01  # times the heat allowed, which a bisection may reach
-NUMBERS = 2**26  # numbers of all these gradients, 256 MB in single precision
+GRADIENT_SHARE = 0.1  # of the steps of a trial: as many gradients are taken
+HEAT_TOLERANCE = 1.01  # times the heat allowed, which a bisection may reach
+MOST_NUMBERS = 2**26  # numbers of all these gradients, 256 MB in single precision
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class CoolDirections:
     @classmethod
     def of(cls, hottest: float | None, noise_ratio: float | None, heat: float) -> CoolDirections | None:
         """None where the settings found do not keep to it, or nothing is heated. hottest: see `Tuning`."""
-        if hottest is None or noise_ratio is None or not 0 < hottest - 1 <= heat * ROUNDING:
+        if hottest is None or noise_ratio is None or not 0 < hottest - 1 <= heat * HEAT_TOLERANCE:
             return None
         return cls(heat, noise_ratio * heat / (hottest - 1))
 
@@ -99,9 +99,9 @@ def measure_heat(trial: Trial, dynamics: Transition) -> BatchHeat | None:
     problem = trial.problem
     if problem.takes_all or problem.batch_size >= len(problem.items[1]):
         return None
-    count = max(FEWEST, min(MOST, int(SHARE * len(trial.energies))))
-    count -= count % BLOCK
-    rows = min(trial.stack.chains, NUMBERS // (count * trial.sampler.chain.theta.shape[-1]))
+    count = max(FEWEST_GRADIENTS, min(MOST_GRADIENTS, int(GRADIENT_SHARE * len(trial.energies))))
+    count -= count % GRADIENTS_ALONG
+    rows = min(trial.stack.chains, MOST_NUMBERS // (count * trial.sampler.chain.theta.shape[-1]))
     if rows < 1:
         return None
     gradients = trial.gradients(count, rows)  # (M, rows, d)
@@ -134,7 +134,7 @@ def strongest(draws: Tensor) -> Tensor:
     is right. Where no direction stands apart, as in even noise, the expansion fails and the first one is of no use: so
     the second, which is never too large, bounds the mean.
     """
-    blocks = len(draws) // BLOCK
+    blocks = len(draws) // GRADIENTS_ALONG
     block = torch.arange(len(draws), device=draws.device) % blocks
     held_out = torch.stack([_along_top(draws[block != b], draws[block == b]) for b in range(blocks)]).mean()
     centred = draws - draws.mean(0)

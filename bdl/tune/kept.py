@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bdl.posterior.judge_rest import drifts, is_long_enough, take_longer
+from bdl.posterior.judge_rest import energy_drifts, is_long_enough, take_longer
 from bdl.posterior.judgements import Numbers, alone, or_nan
 from bdl.tune.step import ENERGY_BUDGET, MOMENTA_BUDGET, MOMENTA_TOLERATED, NOISE_BUDGET
 
@@ -70,7 +70,7 @@ def _too_hot(m: Numbers, heat: float | None) -> str | None:
 
 def _not_at_rest(m: Numbers, at_rest: bool) -> str | None:
     """What says that samples are not at rest; None where they are. at_rest: what the run has said itself."""
-    if drifts(m):
+    if energy_drifts(m):
         moved = f"the energy moved by {m['energy/drift']:+.2g} standard deviations while samples were kept"
         return f"{moved}: take a longer run (length)"
     if not is_long_enough(m):

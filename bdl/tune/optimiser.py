@@ -15,12 +15,12 @@ from bdl.samplers.priors.base import Prior
 from bdl.samplers.weighting.base import AUTO, Weighting
 from bdl.tune.choice import Choice
 from bdl.tune.score import Score, clear_winner
-from bdl.tune.trial import SMALLER, Items, Problem, Trial
+from bdl.tune.trial import SMALLER, Problem, Trial, TrialItems
 from bdl.tune.work import trial_steps
 
-CANDIDATES = (0.1, 0.03, 0.01, 0.003, 0.001, 3e-4, 1e-4, 3e-5)  # lr
+RATES_TRIED = (0.1, 0.03, 0.01, 0.003, 0.001, 3e-4, 1e-4, 3e-5)  # lr
 BATCH = 100  # items of a batch where none is given
-SCORED = 10  # times in the second half of a trial that its networks are scored
+OPTIMISER_SCORES = 10  # times in the second half of a trial that its networks are scored
 
 
 def is_optimiser(dynamics: Transition, temperature: float | None) -> bool:
@@ -38,7 +38,7 @@ def choose_for_optimiser(
     dynamics: Transition,
     weighting: Weighting,
     given: Mapping[str, Any],
-    held_out: Items,
+    held_out: TrialItems,
     steps: int,
 ) -> tuple[Choice, ...]:
     """The lr, unless it is given, and zeta where a weighting asks for one. steps: of the run.
@@ -51,11 +51,13 @@ def choose_for_optimiser(
         return of_weighting
     if "prior" not in given:
         raise ConfigError(f"tune=auto finds no prior for {dynamics}, an optimiser: give one, such as bdl.Gaussian()")
-    prior, trial = problem.centred(given["prior"]), trial_steps(problem, steps, len(CANDIDATES))
+    prior, trial = problem.centred(given["prior"]), trial_steps(problem, steps, len(RATES_TRIED))
     return (choose_lr_of_optimiser(problem, dynamics, prior, held_out, trial), *of_weighting)
 
 
-def choose_lr_of_optimiser(problem: Problem, dynamics: Transition, prior: Prior, held_out: Items, steps: int) -> Choice:
+def choose_lr_of_optimiser(
+    problem: Problem, dynamics: Transition, prior: Prior, held_out: TrialItems, steps: int
+) -> Choice:
     """The largest lr that is safe, unless a smaller candidate is better by more than a standard error.
 
     Safe is at most a quarter of every lr that diverged: a run is longer than a trial, and meets steeper places. Each
@@ -64,15 +66,15 @@ def choose_lr_of_optimiser(problem: Problem, dynamics: Transition, prior: Prior,
     """
     scores: dict[float, Tensor] = {}
     diverged = math.inf
-    for lr in CANDIDATES:
+    for lr in RATES_TRIED:
         trial, score = Trial(problem, dynamics, prior, lr, f"lr {lr}"), Score(held_out)
         try:
             trial.run(steps - steps // 2)
-            trial.run(steps // 2, score, max(1, steps // 2 // SCORED))
+            trial.run(steps // 2, score, max(1, steps // 2 // OPTIMISER_SCORES))
             scores[lr] = score.nll
         except DivergedError:
             diverged = min(lr, diverged)
-            if lr == CANDIDATES[-1]:
+            if lr == RATES_TRIED[-1]:
                 raise
     safe = {lr: nll for lr, nll in scores.items() if lr <= diverged / SMALLER} or scores
     values = ", ".join(f"{float(nll.mean()):.3f}" for nll in safe.values())

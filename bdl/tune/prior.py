@@ -19,9 +19,9 @@ from bdl.tune.score import clear_winner
 from bdl.tune.trial import Problem
 
 # Of Gaussian's precision; the first stays unless another is clearly better
-CANDIDATES: tuple[Any, ...] = (1.0, 0.1, "he", "fan_in")
+PRIORS_TRIED: tuple[Any, ...] = (1.0, 0.1, "he", "fan_in")
 ACTED = 3.0  # times 1/e
-DRAWS = 100  # networks from a prior
+PRIOR_DRAWS = 100  # networks from a prior
 
 
 def is_around_zero(prior: Prior) -> bool:
@@ -58,7 +58,7 @@ def _outputs_of_prior(problem: Problem, prior: Gaussian, x: Tensor) -> Tensor:
     params = [p for p in stack.parameters() if p.requires_grad]
     outputs = []
     with evaluating(stack):
-        for _ in range(-(-DRAWS // stack.chains)):
+        for _ in range(-(-PRIOR_DRAWS // stack.chains)):
             for p, s in zip(params, scales, strict=True):
                 z = torch.randn(p.shape, generator=stream, dtype=torch.float64).flatten(1) * s.cpu()
                 p.copy_(z.view(p.shape))

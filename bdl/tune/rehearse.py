@@ -19,8 +19,8 @@ from bdl.tune.search import Search
 from bdl.tune.step import Limits, choose_lr, measure_noise, warm_up
 from bdl.tune.trial import Trial
 
-PROBES = 32  # items whose predictions are watched
-DRAWS = 400  # draws in a trial
+WATCHED_ITEMS = 32  # items whose predictions are watched
+TRIAL_DRAWS = 400  # draws in a trial
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def _rehearse(search: Search, prior: Prior, lr: Choice, friction: Choice) -> tup
 
 def _watch(trial: Trial, steps: int) -> tuple[Tensor, int]:
     """Predictions (draws, C, quantities) along the steps, and the steps between two draws."""
-    every, x = max(1, steps // DRAWS), trial.problem.items[0]
-    x = x[torch.linspace(0, len(x) - 1, min(PROBES, len(x)), device=x.device).long()]
+    every, x = max(1, steps // TRIAL_DRAWS), trial.problem.items[0]
+    x = x[torch.linspace(0, len(x) - 1, min(WATCHED_ITEMS, len(x)), device=x.device).long()]
     draws: list[Tensor] = []
     trial.run_stably(steps, lambda trial: draws.append(trial.predictions(x)), every)
     return torch.stack(draws[-(steps // every) :]), every  # draws before a divergence do not count

@@ -20,7 +20,7 @@ SAMPLERS: dict[str, Callable[[int], Transition]] = {  # builds each for a number
 FULL_BATCH_ROWS = 50_000  # the steps of `choose_length` then take some minutes on two cores, and 6 GB
 FULL_BATCH_STEPS = 20_000  # steps of MCLMC; half as many cost 0.02 to 0.7 nats on tables with little noise
 CHEAP_ROWS = 1_200  # at so many rows FULL_BATCH_STEPS take half a minute on one core
-FEWEST_STEPS = 2_500  # steps of MCLMC with any number of rows
+FEWEST_MCLMC_STEPS = 2_500  # steps of MCLMC with any number of rows
 BATCH_STEPS = 80_000  # steps of SGHMC
 
 
@@ -33,4 +33,4 @@ def choose_length(sampler: str, rows: int) -> int:
     """Steps of a run. For a sampler that takes all rows at every step they fall with the root of the rows."""
     if sampler == "sghmc":
         return BATCH_STEPS
-    return max(FEWEST_STEPS, round(FULL_BATCH_STEPS * min(1.0, CHEAP_ROWS / rows) ** 0.5))
+    return max(FEWEST_MCLMC_STEPS, round(FULL_BATCH_STEPS * min(1.0, CHEAP_ROWS / rows) ** 0.5))

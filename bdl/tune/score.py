@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood
-from bdl.tune.trial import Items, Trial
+from bdl.tune.trial import Trial, TrialItems
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Score:
         networks: how many.
     """
 
-    items: Items
+    items: TrialItems
     total: Tensor | None = None
     networks: int = 0
 

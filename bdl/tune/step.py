@@ -13,7 +13,7 @@ from bdl.samplers.sampler import Sampler
 from bdl.snapshot import numbers, per_chain
 from bdl.tune.choice import Choice
 from bdl.tune.curvature import Curvature
-from bdl.tune.heat import AFFORDABLE, HEAT, BatchHeat, CoolDirections
+from bdl.tune.heat import AFFORDABLE, HEAT_OF_BATCHES, BatchHeat, CoolDirections
 from bdl.tune.trial import SMALLER, Trial
 
 ENERGY_BUDGET = 0.1  # share by which the energy of the stiffest direction may be too large
@@ -23,10 +23,10 @@ UNEVEN = 1.25  # times the mean noise ratio at which the hottest direction is as
 SPARED = 0.9  # times the budget: to this heat lr falls, because the heat may still grow
 MOMENTA_BUDGET = 0.2  # share by which batch noise and the error of the step together may heat the momenta
 MOMENTA_TOLERATED = 0.25  # share from which lr falls; the verdict calls it another temperature from there
-SURE = 4.0  # standard errors of measured temperatures
-FEWEST = 8  # measured temperatures that show whether heat lasts
-BLOCKS = 5  # parts of a trial, after each of which the curvature is measured
-RISE = 4.0  # most by which lr rises from one part to the next
+STEP_ERRORS = 4.0  # standard errors of measured temperatures
+FEWEST_HEATS = 8  # measured temperatures that show whether heat lasts
+TRIAL_PARTS = 5  # parts of a trial, after each of which the curvature is measured
+LR_RISE = 4.0  # most by which lr rises from one part to the next
 
 
 @dataclass
@@ -73,11 +73,11 @@ def warm_up(trial: Trial, steps: int, fixed: bool = False) -> Limits:
     curvature, a = Curvature(trial), trial.sampler.dynamics.friction
     limits = Limits(float(curvature(trial).max()))
     trial.lr = trial.lr if fixed else limits.by_energy(a)
-    for _ in range(BLOCKS):
-        trial.run_stably(max(1, steps // BLOCKS))
+    for _ in range(TRIAL_PARTS):
+        trial.run_stably(max(1, steps // TRIAL_PARTS))
         limits.curvature = max(limits.curvature, float(curvature(trial).max()))
         limits.diverged_at = trial.diverged_at
-        trial.lr = trial.lr if fixed else min(RISE * trial.lr, limits.lr(a))
+        trial.lr = trial.lr if fixed else min(LR_RISE * trial.lr, limits.lr(a))
     return limits
 
 
@@ -125,15 +125,15 @@ def momentum_heat(steps: Sequence[int], ratios: Sequence[float], momenta: int, f
     ratios: of `kinetic_ratio` after the `steps`. momenta: their number in all chains. They are normal, so that a ratio
     has the relative variance 2 / momenta; friction makes momenta s steps apart correlated by exp(-friction s) at most.
     What scatters by more is heat that comes and goes, as of chains that are unstable for some time. The second number
-    is SURE standard errors below the first.
+    is STEP_ERRORS standard errors below the first.
     """
     known = [(step, ratio) for step, ratio in zip(steps, ratios, strict=True) if not math.isnan(ratio)]
-    if len(known) < FEWEST:
+    if len(known) < FEWEST_HEATS:
         return math.nan, math.nan
     mean = sum(ratio for _, ratio in known) / len(known)
     correlation = math.exp(-friction * (known[-1][0] - known[0][0]) / (len(known) - 1))
     independent = len(known) * (1 - correlation) / (1 + correlation)
-    return mean - 1, mean * (1 - SURE * math.sqrt(2 / (momenta * independent))) - 1
+    return mean - 1, mean * (1 - STEP_ERRORS * math.sqrt(2 / (momenta * independent))) - 1
 
 
 def heat_of_fall(steps: Sequence[int], energies: Sequence[float], sampler: Sampler) -> float:
@@ -166,7 +166,9 @@ def factor_by_momenta(heat: float, surely: float) -> float:
     return ENERGY_BUDGET / (1 + ENERGY_BUDGET) * (1 + heat) / heat
 
 
-def choose_lr(limits: Limits, friction: float, batches: BatchHeat | None = None, heat: float = HEAT) -> Choice:
+def choose_lr(
+    limits: Limits, friction: float, batches: BatchHeat | None = None, heat: float = HEAT_OF_BATCHES
+) -> Choice:
     """The lr that the budgets of energy and of the mean noise allow, lowered until the hottest direction is cool, too.
 
     Where that takes an lr below 1/AFFORDABLE of what the mean allows, lr stays, and the reason says how hot the

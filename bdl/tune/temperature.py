@@ -9,11 +9,11 @@ from torch import Tensor
 
 from bdl.tune.choice import Choice
 
-CANDIDATES = (1.0, 0.3, 0.1, 0.03)  # T, from the Bayes posterior to colder ones
+TEMPERATURES_TRIED = (1.0, 0.3, 0.1, 0.03)  # T, from the Bayes posterior to colder ones
 CLEAR = 3.0  # standard errors by which the best must be better for a hotter candidate to lose to it
 # Steps of a trial: cold chains stay near a good start for longer, and seem better until then. MCLMC and the like, whose
 # runs have fewer steps, have a limit of their own
-SHORTEST = 4000
+SHORTEST_RUN = 4000
 
 
 def choose_temperature(scores: Mapping[float, Tensor], reached: Mapping[float, float]) -> Choice:
@@ -22,7 +22,7 @@ def choose_temperature(scores: Mapping[float, Tensor], reached: Mapping[float, f
     scores: (n,) negative log densities of the validation items by T, of the trials that came to rest. reached: T_eff of
     each trial, which is what its predictions show.
     """
-    return Choice("temperature", hottest_good(scores), described(scores, reached))
+    return Choice("temperature", hottest_good(scores), temperatures_in_words(scores, reached))
 
 
 def hottest_good(scores: Mapping[float, Tensor]) -> float:
@@ -43,7 +43,7 @@ def _is_clearly_above(nll: Tensor, best: Tensor) -> bool:
     return float(loss.mean()) > CLEAR * error
 
 
-def described(scores: Mapping[float, Tensor], reached: Mapping[float, float]) -> str:
+def temperatures_in_words(scores: Mapping[float, Tensor], reached: Mapping[float, float]) -> str:
     """The mean score of each trial, in nats, and its T_eff, in words; and which trials have none."""
     values = ", ".join(f"{float(nll.mean()):.3f}" for nll in scores.values())
     temperatures = ", ".join(f"{reached[temperature]:.3g}" for temperature in scores)

@@ -26,10 +26,12 @@ from bdl.samplers.sampler import Sampler
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.seeding import derive_seed
 
-Items = tuple[Any, Tensor]  # x (n, ...) as the network takes it, or several inputs in a tuple or a dict; and y (n, ...)
+TrialItems = tuple[
+    Any, Tensor
+]  # x (n, ...) as the network takes it, or several inputs in a tuple or a dict; and y (n, ...)
 Watch = Callable[["Trial"], None]
 SMALLER = 4.0  # a divergence divides lr by it
-FEWEST = 1e-12  # lr below which the data, and not lr, are to blame for a divergence
+SMALLEST_LR = 1e-12  # lr below which the data, and not lr, are to blame for a divergence
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Problem:
 
     stack: ChainStack
     loss: Loss
-    items: Items
+    items: TrialItems
     num_data: int
     batch_size: int
     temperature: float = 1.0
@@ -78,7 +80,7 @@ class Problem:
         start = torch.cat([p.flatten(1) for p in named.values()], 1)
         return prior.centred(list(named), self.shapes, start)
 
-    def on(self, items: Items) -> Problem:
+    def on(self, items: TrialItems) -> Problem:
         """The same problem for a part of the items alone, as if there were no others."""
         n = round(self.num_data * len(items[1]) / len(self.items[1]))
         return replace(self, items=items, num_data=n, batch_size=min(self.batch_size, n))
@@ -140,7 +142,7 @@ class Trial:
                 return times
             except DivergedError:
                 times += 1
-                if self.lr < FEWEST:
+                if self.lr < SMALLEST_LR:
                     raise
                 self.diverged_at = lr = self.lr
                 del self.energies[seen:], self.losses[seen:]
@@ -187,7 +189,7 @@ class Trial:
         self._gradient = choose_gradient(self.stack, problem.loss, problem.compiled)
 
 
-def _batches(problem: Problem, chains: int, name: str) -> Iterator[Items]:
+def _batches(problem: Problem, chains: int, name: str) -> Iterator[TrialItems]:
     """x (C, B, ...) and y (C, B, ...) for ever. Full batches are views of the items."""
     x, y = problem.items
     if problem.batch_size >= len(y):

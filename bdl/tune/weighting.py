@@ -16,10 +16,10 @@ from torch import Tensor
 from bdl.samplers.weighting.base import Weighting
 from bdl.samplers.weighting.weightings import HistogramWeighting
 from bdl.tune.choice import Choice
-from bdl.tune.temperature import described, hottest_good
+from bdl.tune.temperature import hottest_good, temperatures_in_words
 
 FORM = "full"  # see AdaptiveWeight
-BELOW = 10.0  # ranges of the energies of all trials by which the floor lies below them
+FLOOR_BELOW = 10.0  # ranges of the energies of all trials by which the floor lies below them
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ def choose_weighting(trials: Temperatures) -> tuple[Choice, float]:
 
     Where the bins meet the weighting lets go: chains that stay lower lose their multiplier. A run is longer than a
     trial and goes on falling, on a table of 1,202 rows by several times the range of all trials. So the bins meet
-    BELOW such ranges under the lowest energy of a trial; the upper bin holds all energies above.
+    FLOOR_BELOW such ranges under the lowest energy of a trial; the upper bin holds all energies above.
     """
     first, best = next(iter(trials.scores)), hottest_good(trials.scores)
-    scores = described(trials.scores, trials.reached)
+    scores = temperatures_in_words(trials.scores, trials.reached)
     if best == first:
         why = f"{scores}: colder chains do not predict clearly better, so that the weighting changes little"
         return Choice("weighting", {"zeta": 1.0}, why), 1.0
     lowest = min(float(energies.min()) for energies in trials.energies.values())
     highest = max(float(energies.max()) for energies in trials.energies.values())
-    meet, multiplier = lowest - BELOW * (highest - lowest), first / best
+    meet, multiplier = lowest - FLOOR_BELOW * (highest - lowest), first / best
     width = highest - meet
     zeta = (1 / best - 1 / first) * width
     levels = f"{trials.level(first):,.5g} to {trials.level(best):,.5g}"

@@ -8,19 +8,19 @@ from bdl.batch import rows_of
 from bdl.engine.functional import evaluating
 from bdl.tune.trial import Problem
 
-SHARE = 0.2  # share of the steps of the run: for the trials, and again for those of T
-FEWEST, MOST = 20, 1000
+TRIALS_SHARE = 0.2  # share of the steps of the run: for the trials, and again for those of T
+FEWEST_TRIAL_STEPS, MOST_TRIAL_STEPS = 20, 1000
 OPERATIONS = 2e11  # floating-point operations of one trial, some ten seconds of a core
 BACKWARD = 3  # operations of a gradient, in those of a forward pass
 
 
-def trial_steps(problem: Problem, steps: int, trials: int = 8, most: int = MOST) -> int:
+def trial_steps(problem: Problem, steps: int, trials: int = 8, most: int = MOST_TRIAL_STEPS) -> int:
     """Steps of one of some trials: by the length of the run and by the cost of a step, the same on any machine.
 
     A time limit would make the settings depend on the machine's load, so operations are counted instead.
     """
     affordable = OPERATIONS / (_gradient_of_an_item(problem) * problem.batch_size)
-    return int(max(FEWEST, min(most, affordable, SHARE * steps / trials)))
+    return int(max(FEWEST_TRIAL_STEPS, min(most, affordable, TRIALS_SHARE * steps / trials)))
 
 
 def curvature_rows(problem: Problem, products: int, most: int) -> int:

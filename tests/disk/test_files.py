@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from bdl.disk.files import SMALL, parse_json, read_file, write_atomically
+from bdl.disk.files import SMALL_FILE, parse_json, read_file, write_atomically
 from bdl.disk.owner import sweep_leftovers
 from bdl.errors import StoreError
 
@@ -75,7 +75,7 @@ def test_a_file_that_should_be_small_is_refused_unread(tmp_path):
     with path.open("wb") as f:
         f.truncate(2**40)  # takes no space on the disk, and all memory
     with pytest.raises(OSError, match="it has more than 67,108,864 bytes"):
-        read_file(path, SMALL)
+        read_file(path, SMALL_FILE)
 
 
 def test_no_file_takes_the_place_of_a_pipe(tmp_path):

@@ -139,7 +139,9 @@ def test_a_kill_between_a_line_and_its_file_leaves_the_version_before(manifest):
 
 def test_a_file_gets_its_name_after_its_line(manifest, monkeypatch):
     seen: list[bool] = []
-    monkeypatch.setattr("bdl.disk.manifest.publish", lambda *_: seen.append(bool(again(manifest).versions("d"))))
+    monkeypatch.setattr(
+        "bdl.disk.manifest.move_into_place", lambda *_: seen.append(bool(again(manifest).versions("d")))
+    )
     manifest.write("d", "text", b"5")
     assert seen == [True] and not (manifest.folder / "d").exists()
 

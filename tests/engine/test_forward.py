@@ -132,11 +132,11 @@ def test_memory_bounds_how_many_networks_run_together(monkeypatch):
 @pytest.fixture
 def by_library(monkeypatch):
     """Counts the calls of the compiled code."""
-    if mlp_library.load() is None:
+    if mlp_library.mlp_library() is None:
         pytest.skip("no C compiler")
     monkeypatch.setattr(mlp_library, "_evaluates", [True])  # a run of another test may have forbidden it
-    calls, outputs_of = [], mlp_library.outputs_of
-    monkeypatch.setattr(mlp_library, "outputs_of", lambda *a: calls.append(outputs_of(*a)) or calls[-1])
+    calls, outputs_of = [], mlp_library.mlp_outputs
+    monkeypatch.setattr(mlp_library, "mlp_outputs", lambda *a: calls.append(outputs_of(*a)) or calls[-1])
     return calls
 
 

@@ -20,7 +20,7 @@ from bdl.engine import mlp_library
 from bdl.engine.choose import choose_gradient
 from bdl.engine.mlp_gradient import MLPGradient
 from bdl.engine.mlp_kernel import MLPKernel
-from bdl.engine.mlp_library import SOURCE
+from bdl.engine.mlp_library import MLP_SOURCE
 from bdl.errors import ConfigError
 from bdl.likelihoods import mean_loss
 from bdl.samplers.buffer import ParameterBuffer
@@ -28,7 +28,7 @@ from bdl.samplers.buffer import ParameterBuffer
 NLL = bdl.CategoricalNLL()
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "sigmoid": nn.Sigmoid, "silu": nn.SiLU, "none": nn.Identity}
 
-pytestmark = pytest.mark.skipif(native.load(SOURCE) is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(native.load(MLP_SOURCE) is None, reason="no C compiler")
 
 
 def network(sizes, activation="tanh", bias=True, last=False) -> nn.Sequential:

@@ -15,7 +15,7 @@ from bdl.data.slices import TensorSlices
 from bdl.law.directions import DirectionTemperature
 from bdl.law.exact import ExactPotential
 from bdl.law.measure import LawMeasurement
-from bdl.law.thermometer import GRADIENTS, SHARE, Thermometer
+from bdl.law.thermometer import GRADIENTS, TEMPERATURE_SHARE, Thermometer
 
 N, D = 400, 10
 
@@ -102,7 +102,7 @@ def test_a_state_takes_no_more_gradients_than_its_budget_says(tmp_path, monkeypa
     prior = bdl.Gaussian(1.0).bind([(1, D)], torch.zeros(8, D))
     potential = ExactPotential(net, 8, bdl.GaussianNLL(std=1.0), prior, TensorSlices(*linear_problem()), N)
     thermometer = Thermometer(posterior, potential, posterior.records, work, N, torch.Generator().manual_seed(0))
-    monkeypatch.setattr("bdl.law.thermometer.ROWS", 1)
+    monkeypatch.setattr("bdl.law.thermometer.PARTIAL_ROWS", 1)
     count, rows = thermometer.plan()
     assert (rows is None) == whole and count > 3
     taken, call = [], ExactPotential.__call__
@@ -115,7 +115,7 @@ def test_a_state_takes_no_more_gradients_than_its_budget_says(tmp_path, monkeypa
     monkeypatch.setattr(thermometer, "_batch_gradients", lambda theta: torch.randn(24, *theta.shape))
     assert thermometer.read() is not None
     assert sum(taken) == (count - 1) * (GRADIENTS * N if rows is None else (GRADIENTS + 1) * rows)
-    assert sum(taken) <= SHARE * work
+    assert sum(taken) <= TEMPERATURE_SHARE * work
 
 
 def test_the_report_of_an_ended_run_is_written_again_to_the_byte(tmp_path):

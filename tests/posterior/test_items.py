@@ -24,7 +24,7 @@ def values(regression) -> bdl.ValuePrediction:
 @pytest.mark.parametrize("limit", [0, 2**30], ids=["in a file", "in memory"])
 def test_a_part_of_a_prediction_is_the_prediction_of_a_part(regression, posterior, monkeypatch, limit):
     """Each item has its own distribution, so a part has the numbers that its items had."""
-    monkeypatch.setattr(stored_outputs, "LIMIT", limit)
+    monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", limit)
     folder, net, _ = regression
     whole = bdl.Posterior.load(folder, net, likelihood=bdl.HeteroscedasticNLL()).predict(NUMBERS_X)
     part, y = whole[5:15:2], NUMBERS_Y[5:15:2]

@@ -22,7 +22,7 @@ from bdl.posterior.passes import ahead
 from bdl.posterior.samples import Samples
 from bdl.posterior.store import SampleStore
 from bdl.posterior.stored_outputs import StoredOutputs
-from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
+from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values, join_slices
 
 PER_ITEM = 4 * 8 * 2  # bytes of the outputs of the 8 networks of `regression`: a mean and a log variance
 CLOSE: Any = {"rtol": 1e-5, "atol": 1e-6}  # float32 outputs, which a matrix product of other sizes rounds otherwise
@@ -110,7 +110,7 @@ def pair(regression, monkeypatch):
     posterior = bdl.Posterior.load(*regression[:2])
     loader = TensorSlices(X, VALUES, batch_size=10)
     whole = posterior.evaluate(loader)
-    monkeypatch.setattr(stored_outputs, "LIMIT", 7 * PER_ITEM)
+    monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", 7 * PER_ITEM)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: pytest.fail("a temporary file"))
     count = Count(monkeypatch)
     done: list[tuple[int, int]] = []
@@ -154,12 +154,12 @@ def test_other_questions_are_answered_by_another_pass(pair):
 
 
 def test_items_below_the_bound_are_evaluated_together(regression, monkeypatch):
-    monkeypatch.setattr(stored_outputs, "LIMIT", 40 * PER_ITEM)
+    monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", 40 * PER_ITEM)
     count = Count(monkeypatch)
     few, all_items = TensorSlices(X[:5], VALUES[:5]), TensorSlices(X, VALUES)
     both = bdl.Posterior.load(*regression[:2]).evaluate_all({"few": few, "all": all_items})
     assert count.read == 4 and [both[name].items for name in both] == [5, 40]
-    monkeypatch.setattr(stored_outputs, "LIMIT", 39 * PER_ITEM)
+    monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", 39 * PER_ITEM)
     mixed = bdl.Posterior.load(*regression[:2]).evaluate_all({"all": all_items, "few": few})
     assert count.read == 4 + 4 + 2 * 4 and list(mixed) == ["all", "few"]  # one pass for few, one for each slice of all
     for name in both:
@@ -187,11 +187,9 @@ def test_joined_slices_equal_the_whole_to_rounding_in_double_precision(likelihoo
         return evaluation
 
     whole, slices = made(0, 31), [made(*ends) for ends in ((0, 1), (1, 18), (18, 31))]
-    for part in slices:
-        part.settle()
     stored = StoredOutputs()
     stored.add(outputs)
-    sliced = ValueEvaluation.joined(slices, stored)
+    sliced = join_slices(likelihood, [part.settled() for part in slices], stored)
     mean, std = whole.bma.mean, whole.bma.std
     error = math.sqrt(float((std.square() + (mean - y).square()).mean()) / 1000)
     expected = whole.metrics()
@@ -212,7 +210,7 @@ def test_joined_slices_equal_the_whole_to_rounding_in_double_precision(likelihoo
 
 def test_a_sample_that_vanishes_between_two_slices_is_refused(regression, monkeypatch):
     """With skip_bad it is left out, and slices of different posteriors are no evaluation of either."""
-    monkeypatch.setattr(stored_outputs, "LIMIT", 20 * PER_ITEM)
+    monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", 20 * PER_ITEM)
     posterior, passes, groups = bdl.Posterior.load(*regression[:2], skip_bad=True), [], Samples.groups
 
     def shorter(samples, used):
@@ -228,7 +226,7 @@ def test_a_sample_that_vanishes_between_two_slices_is_refused(regression, monkey
 @pytest.mark.parametrize("size", [7, 40])
 def test_items_that_are_not_finite_are_counted_among_all_in_one_warning(regression, monkeypatch, size):
     """One is in another slice than the others, and infinities of both signs are in one batch."""
-    monkeypatch.setattr(stored_outputs, "LIMIT", size * PER_ITEM)
+    monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", size * PER_ITEM)
     x = X.clone()
     x[3], x[31], x[33] = math.inf, -math.inf, math.nan
     with pytest.warns(bdl.BdlWarning, match="not finite") as seen:

@@ -130,8 +130,8 @@ def test_rhat_and_the_learning_curve_come_from_an_evaluation(posterior, ax):
     curve = bdl.plot.learning_curve(evaluation, Figure().subplots(), score="score")
     np.testing.assert_allclose(line(curve, "average of all chains")[1], 100 * np.array(evaluation.curve.score))
     few = posterior.evaluate(TensorSlices(X[:1], Y[:1]))
-    few._log_p = type(few._log_p)(2)
-    few._log_p.add([0, 1], np.zeros((2, 1)))
+    few._networks.log_p = type(few._networks.log_p)(2)
+    few._networks.log_p.add([0, 1], np.zeros((2, 1)))
     with pytest.raises(ConfigError, match="R-hat needs two chains"):
         bdl.plot.rhat(few, ax)
 

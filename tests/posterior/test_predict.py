@@ -154,7 +154,7 @@ def test_groups_of_files_are_dropped_once_used(posterior, monkeypatch, use, file
     """Memory does not grow with the number of samples: at most two groups of files are in memory."""
     read, alive, most = SampleStore.read, weakref.WeakSet(), 0
     size = posterior.records[0].bytes
-    monkeypatch.setattr("bdl.posterior.samples.GROUP", files * size + size // 2)
+    monkeypatch.setattr("bdl.posterior.samples.GROUP_BYTES", files * size + size // 2)
 
     def counted(self, record):
         nonlocal most

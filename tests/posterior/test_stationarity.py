@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bdl.posterior.stationarity import NAMES, stationarity, waves
+from bdl.posterior.stationarity import STATIONARITY_NAMES, stationarity, waves
 
 RUNS = 40
 
@@ -109,4 +109,4 @@ def test_what_cannot_be_measured_is_nan():
     assert all(math.isnan(value) for value in stationarity(draws(0, count=10)).values())
     assert all(math.isnan(value) for value in stationarity(np.ones((4, 100, 3))).values())
     few = stationarity(draws(0, chains=2))
-    assert [name for name in NAMES if math.isnan(few[name])] == ["slow/waves", "slow/share"]
+    assert [name for name in STATIONARITY_NAMES if math.isnan(few[name])] == ["slow/waves", "slow/share"]

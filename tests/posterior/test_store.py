@@ -146,7 +146,7 @@ def test_an_altered_line_is_refused_by_number_and_name(store, alter):
 
 
 def test_samples_of_another_format_are_refused(store, monkeypatch):
-    monkeypatch.setattr("bdl.posterior.index.FORMAT_VERSION", 3)
+    monkeypatch.setattr("bdl.posterior.index.INDEX_VERSION", 3)
     with pytest.raises(StoreError, match="format 2; this bdl reads format 3"):
         store.records()
 
@@ -509,7 +509,7 @@ HEADERS = {
 
 def test_a_tensor_that_is_held_already_takes_no_memory_and_others_are_read(tmp_path, monkeypatch):
     """They are compared piece by piece. Equal numbers of other bytes, such as -0.0, are read too."""
-    monkeypatch.setattr("bdl.posterior.tensors.CHUNK", 16)
+    monkeypatch.setattr("bdl.posterior.tensors.CHUNK_OF_FILE", 16)
     tensors = {"a": torch.arange(11.0), "b": torch.zeros(2, 5), "c": torch.tensor([True, False]), "d": torch.empty(0)}
     (tmp_path / "file").write_bytes(content := as_bytes(tensors))
     for place in range(11):

@@ -12,7 +12,7 @@ import toys
 import bdl
 from bdl.data import TextDataModule
 from bdl.models import GPT
-from bdl.posterior.report.text import SHOWN, coloured
+from bdl.posterior.report.text import TOKENS_SHOWN, coloured
 
 CONTEXT = 8
 
@@ -50,10 +50,13 @@ def test_the_text_of_a_report_is_the_test_text_and_its_darkest_token_the_most_un
     data, posterior = run
     evaluation = posterior.evaluate(data.test_dataloader())
     words = coloured(evaluation, data.pieces)
-    y = data.tensors("test")[1].flatten()[:SHOWN]
+    y = data.tensors("test")[1].flatten()[:TOKENS_SHOWN]
     assert "".join(word.piece for word in words) == "".join(data.pieces(y.tolist()))
     darkest = max(range(len(words)), key=lambda i: float(words[i].shade))
-    assert darkest == int(evaluation.uncertainty["epistemic"][:SHOWN].argmax()) or len({w.shade for w in words}) < 20
+    assert (
+        darkest == int(evaluation.uncertainty["epistemic"][:TOKENS_SHOWN].argmax())
+        or len({w.shade for w in words}) < 20
+    )
     p = evaluation.bma[darkest, y[darkest]].item()
     assert words[darkest].title.startswith(f"p = {p:.3f}, ")
     assert coloured(evaluation, lambda tokens: None) == []

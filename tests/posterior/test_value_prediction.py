@@ -24,7 +24,7 @@ from bdl.data import TensorSlices
 from bdl.errors import ConfigError, StoreError
 from bdl.posterior import mixture as mixture_module
 from bdl.posterior import stored_outputs
-from bdl.posterior.metrics import QUANTILES, shares_below, value_metrics
+from bdl.posterior.metrics import QUANTILE_GRID, shares_below, value_metrics
 from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.prediction import of_mixture
 from bdl.posterior.store import SampleStore
@@ -255,8 +255,8 @@ def test_chunks_and_files_do_not_change_the_numbers(likelihood, monkeypatch):
     y = targets(likelihood)
     files, open_file = [], tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: files.append(open_file()) or files[-1])
-    monkeypatch.setattr(stored_outputs, "LIMIT", 100)
-    monkeypatch.setattr(mixture_module, "CHUNK", 1)
+    monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", 100)
+    monkeypatch.setattr(mixture_module, "CHUNK_OF_OUTPUTS", 1)
     parts, _, _ = make(likelihood)
     assert len(files) == 1
     for name in ("mean", "std", "aleatoric", "epistemic"):
@@ -311,7 +311,7 @@ def test_targets_from_the_law_itself_are_calibrated(likelihood):
     prediction = of_mixture(PredictiveMixture(outputs, likelihood, torch.ones(3)))
     # Each item from a network of its own: draws of one network for all items would share its error
     y = torch.stack([prediction.draw(1, seed=s)[0, s::50] for s in range(50)], 1).flatten(0, 1)
-    q = torch.tensor(QUANTILES, dtype=D64)
+    q = torch.tensor(QUANTILE_GRID, dtype=D64)
     assert float((shares_below(prediction, y, q) - q).abs().max()) < 4 * math.sqrt(0.25 / 2000)
     scores = value_metrics(prediction, y)
     assert scores["quantile_error"] < 0.03
@@ -500,7 +500,7 @@ def test_the_importance_weighted_mixture_has_one_normalisation():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
 def test_a_full_disk_for_outputs_is_one_line(monkeypatch):
-    monkeypatch.setattr(stored_outputs, "LIMIT", 100)
+    monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", 100)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "w+b"))
     with pytest.raises(StoreError, match="^the outputs of 2 networks for 50 items do not fit .*No space left.*TMPDIR"):
         StoredOutputs().add(torch.zeros(2, 50, 1))

@@ -100,11 +100,11 @@ def test_a_wrong_call_is_not_the_compilers_fault(backend):
 
 @pytest.mark.parametrize(("compiled", "evaluates"), [("false", False), ("auto", True)])
 def test_compile_false_reaches_the_evaluation_of_a_run_and_of_its_samples(tmp_path, monkeypatch, compiled, evaluates):
-    if mlp_library.load() is None:
+    if mlp_library.mlp_library() is None:
         pytest.skip("no C compiler")
-    calls, outputs_of = [], mlp_library.outputs_of
+    calls, outputs_of = [], mlp_library.mlp_outputs
     monkeypatch.setattr(mlp_library, "_evaluates", [not evaluates])
-    monkeypatch.setattr(mlp_library, "outputs_of", lambda *a: calls.append(outputs_of(*a)) or calls[-1])
+    monkeypatch.setattr(mlp_library, "mlp_outputs", lambda *a: calls.append(outputs_of(*a)) or calls[-1])
     whole(tmp_path, "threads=1", f"compile={compiled}")
     assert bool(calls) == evaluates
     calls.clear()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import bdl
-from bdl.tune.budget import FEWEST, FEWEST_SAMPLES, choose_every, choose_samples, choose_steps
+from bdl.tune.budget import FEWEST_RUN_STEPS, FEWEST_SAMPLES, choose_every, choose_samples, choose_steps
 from bdl.tune.trial import Problem
 from bdl.tune.work import OPERATIONS, curvature_rows
 
@@ -21,7 +21,7 @@ def test_steps_fill_what_start_up_and_report_leave():
 
 
 def test_a_budget_that_is_too_short_still_takes_some_steps():
-    assert choose_steps(10, 0.01, 1, 20, 5).value == FEWEST
+    assert choose_steps(10, 0.01, 1, 20, 5).value == FEWEST_RUN_STEPS
 
 
 @pytest.mark.parametrize("per_sample, samples", [(0.01, 100), (2.0, 75), (1000.0, FEWEST_SAMPLES)])

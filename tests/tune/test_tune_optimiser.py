@@ -8,7 +8,7 @@ from repeats import slow_where
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.tune.optimiser import CANDIDATES
+from bdl.tune.optimiser import RATES_TRIED
 
 PRIOR = {"prior": bdl.Gaussian(1e-3), "batch_size": 100}
 
@@ -27,9 +27,9 @@ def test_the_lr_is_a_quarter_at_most_of_one_that_diverges(scale):
     tuning = bdl.find_settings(stack, bdl.GaussianNLL(1.0), items, dynamics=bdl.SGD(0.9), steps=20_000, given=PRIOR)
     assert list(tuning.settings) == ["lr"]  # nothing else is the business of an optimiser
     lr, bound = tuning.settings["lr"], 2 * 1.9 / scale**2  # of heavy-ball momentum 0.9 at curvature scale²
-    diverging = [candidate for candidate in CANDIDATES if candidate > bound]
-    assert lr in CANDIDATES and lr <= (min(diverging) / 4 if diverging else CANDIDATES[0])
-    assert lr > bound / 100 or lr == CANDIDATES[0]  # and not so small that nothing moves
+    diverging = [candidate for candidate in RATES_TRIED if candidate > bound]
+    assert lr in RATES_TRIED and lr <= (min(diverging) / 4 if diverging else RATES_TRIED[0])
+    assert lr > bound / 100 or lr == RATES_TRIED[0]  # and not so small that nothing moves
     assert (f"{min(diverging):g} diverged" in str(tuning.choices[0])) if diverging else True
 
 

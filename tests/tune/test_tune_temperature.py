@@ -10,7 +10,7 @@ import torch
 
 import bdl
 from bdl.tune import find
-from bdl.tune.temperature import CANDIDATES, choose_temperature, hottest_good
+from bdl.tune.temperature import TEMPERATURES_TRIED, choose_temperature, hottest_good
 
 
 def test_a_colder_posterior_is_chosen_if_it_is_clearly_better():
@@ -50,7 +50,7 @@ def line_of(case, dynamics) -> str:
     """What the tuning of a run of 20,000 steps says of T."""
     given = {"prior": bdl.Gaussian()}
     tuning = bdl.find_settings(*case, None, dynamics, temperature=None, steps=20_000, given=given)
-    assert tuning.settings["temperature"] in CANDIDATES
+    assert tuning.settings["temperature"] in TEMPERATURES_TRIED
     return next(str(choice) for choice in tuning.choices if choice.name == "temperature")
 
 
@@ -76,5 +76,5 @@ def test_trials_at_several_temperatures_have_one_start_and_one_length(noisy, sho
     compared = find._compared
     monkeypatch.setattr(find, "_compared", spy)
     bdl.find_settings(*noisy, temperature=None, steps=20_000, given={"prior": bdl.Gaussian()})
-    assert [temperature for temperature, *_ in seen] == list(CANDIDATES)
+    assert [temperature for temperature, *_ in seen] == list(TEMPERATURES_TRIED)
     assert {(stack, steps) for _, stack, steps in seen} == {(id(noisy[0]), 1000)}

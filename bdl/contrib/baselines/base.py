@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import Inputs, map_tensors
+from bdl.display import Progress
 from bdl.engine.functional import call, evaluating, replace_tensors
 from bdl.errors import ConfigError, StoreError
 from bdl.identity import identity
@@ -22,8 +23,7 @@ from bdl.posterior.outputs import Batches
 from bdl.posterior.predict import Posterior
 from bdl.posterior.store import SampleStore
 
-Tensors = dict[str, Tensor]  # parameters and buffers of one network by name
-Progress = Callable[[int, int], None]  # called with the draws that are done, and with their number
+NamedTensors = dict[str, Tensor]  # parameters and buffers of one network by name
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Material:
         inputs, _ = next(iter(self.batches(split, baseline)))
         return map_tensors(lambda t: t.to(self.trained.device), inputs)
 
-    def last_states(self) -> list[Tensors]:
+    def last_states(self) -> list[NamedTensors]:
         """The last network of each chain."""
-        last: dict[int, Tensors] = {}
+        last: dict[int, NamedTensors] = {}
         for sample in self.trained.stream():
             last[sample.chain] = sample.tensors  # a view of its group; groups are small
         return [{k: v.clone() for k, v in last[chain].items()} for chain in sorted(last)]
@@ -83,7 +83,7 @@ class Baseline(ABC):
         """
 
     @abstractmethod
-    def networks(self, material: Material) -> Iterator[list[Tensors]]:
+    def networks(self, material: Material) -> Iterator[list[NamedTensors]]:
         """Draws without end, or as many as there are: the tensors of one network for each chain."""
 
     def fit(
@@ -131,7 +131,7 @@ class Baseline(ABC):
                 progress(number, self.draws)
         return Posterior([store], trained.net, likelihood=trained.given_likelihood, read=trained.read)
 
-    def _write(self, store: SampleStore, trained: Posterior, networks: list[Tensors], number: int) -> None:
+    def _write(self, store: SampleStore, trained: Posterior, networks: list[NamedTensors], number: int) -> None:
         last = trained.records[-1]
         lr = sum(last.lr) / len(last.lr) if isinstance(last.lr, list) else last.lr
         stacked = {name: torch.stack([tensors[name] for tensors in networks]) for name in networks[0]}
@@ -144,12 +144,12 @@ class Baseline(ABC):
         )  # fmt: skip
 
 
-def with_tensors(net: nn.Module, tensors: Tensors) -> nn.Module:
+def with_tensors(net: nn.Module, tensors: NamedTensors) -> nn.Module:
     """A copy of the network, in eval mode, that holds these tensors."""
     return replace_tensors(copy.deepcopy(net), {k: v.clone() for k, v in tensors.items()}).eval()
 
 
-def check_outputs(net: nn.Module, tensors: Tensors, inputs: Inputs, wanted: Tensor, what: str) -> None:
+def check_outputs(net: nn.Module, tensors: NamedTensors, inputs: Inputs, wanted: Tensor, what: str) -> None:
     """Raise ConfigError with `what` unless the network with these tensors gives the wanted outputs."""
     with torch.no_grad(), evaluating(net):
         outputs = call(net, tensors, inputs)
@@ -158,7 +158,7 @@ def check_outputs(net: nn.Module, tensors: Tensors, inputs: Inputs, wanted: Tens
         raise ConfigError(what)
 
 
-def split_vector(theta: Tensor, like: Tensors, names: list[str]) -> Tensors:
+def split_vector(theta: Tensor, like: NamedTensors, names: list[str]) -> NamedTensors:
     """The tensors of these names, with shapes and types like those given, from all of them in one vector (d,)."""
     parts = theta.split([like[name].numel() for name in names])
     return {name: part.view_as(like[name]).to(like[name]) for name, part in zip(names, parts, strict=True)}

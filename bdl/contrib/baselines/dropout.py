@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import Inputs
-from bdl.contrib.baselines.base import Baseline, Material, Tensors, check_outputs
+from bdl.contrib.baselines.base import Baseline, Material, NamedTensors, check_outputs
 from bdl.engine.functional import call, evaluating, tensors_of_modules, watching
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
@@ -59,7 +59,7 @@ class MCDropout(Baseline):
     def check(self, net: nn.Module, inputs: Inputs, likelihood: Likelihood | None, val: bool) -> None:
         find_links(net, inputs)
 
-    def networks(self, material: Material) -> Iterator[list[Tensors]]:
+    def networks(self, material: Material) -> Iterator[list[NamedTensors]]:
         net, inputs, states = material.trained.net, material.first(self), material.last_states()
         links = find_links(net, inputs)
         random = [generator("cpu", "dropout", material.seed, chain) for chain in range(len(states))]
@@ -107,7 +107,7 @@ def _link(net: nn.Module, name: str, dropout: Any, out: Tensor, readers: list[st
     return Link(name, dropout.p, out.shape[1], tuple(readers))
 
 
-def masked(net: nn.Module, tensors: Tensors, links: list[Link], masks: dict[str, Tensor]) -> Tensors:
+def masked(net: nn.Module, tensors: NamedTensors, links: list[Link], masks: dict[str, Tensor]) -> NamedTensors:
     """The tensors with the columns of every layer behind a dropout multiplied by its mask."""
     name_of = {id(p): name for name, p in net.named_parameters()}
     drawn = dict(tensors)
@@ -120,7 +120,9 @@ def masked(net: nn.Module, tensors: Tensors, links: list[Link], masks: dict[str,
     return drawn
 
 
-def _compare(net: nn.Module, tensors: Tensors, drawn: Tensors, masks: dict[str, Tensor], inputs: Inputs) -> None:
+def _compare(
+    net: nn.Module, tensors: NamedTensors, drawn: NamedTensors, masks: dict[str, Tensor], inputs: Inputs
+) -> None:
     """Raise ConfigError unless the thinned weights do what the masks do."""
 
     def multiply(name: str, _: Any, out: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import Inputs, feed
-from bdl.contrib.baselines.base import Baseline, Material, Tensors, check_outputs, split_vector, with_tensors
+from bdl.contrib.baselines.base import Baseline, Material, NamedTensors, check_outputs, split_vector, with_tensors
 from bdl.engine.forward import Forward
 from bdl.engine.functional import call, evaluating, watching
 from bdl.errors import ConfigError
@@ -81,7 +81,7 @@ class LastLayerLaplace(Baseline):
                 "laplace-torch knows no elements of items"
             )
 
-    def networks(self, material: Material) -> Iterator[list[Tensors]]:
+    def networks(self, material: Material) -> Iterator[list[NamedTensors]]:
         net, states = material.trained.net, material.last_states()
         batches = material.batches("train", self)
         items, num_data = batches.sizes()[1], material.trained.target.get("num_data")
@@ -108,7 +108,7 @@ class LastLayerLaplace(Baseline):
 
         precision = self.prior_precision if isinstance(self.prior_precision, int | float) else None
         if precision is None:
-            precision = 1.0 if self.prior_precision == "marglik" else prior_of(material.trained.target)
+            precision = 1.0 if self.prior_precision == "marglik" else prior_precision(material.trained.target)
         kind, noise = _kind_and_noise(likelihood, net)
         # In laplace-torch T tempers the likelihood alone; exp(-U/T) tempers the prior as well
         fitted: Any = Laplace(
@@ -121,7 +121,7 @@ class LastLayerLaplace(Baseline):
         return fitted
 
 
-def prior_of(target: dict[str, Any]) -> float:
+def prior_precision(target: dict[str, Any]) -> float:
     """The precision of the run's prior. Raises ConfigError where it is no one number > 0."""
     prior = target.get("prior") or {}
     precision = prior.get("precision") if prior.get("type") == "bdl.Gaussian" and not prior.get("mean") else None
@@ -207,7 +207,7 @@ class ScaledPoint(Baseline):
             raise ConfigError("ScaledPoint scales probabilities, and this run predicts numbers: use another method")
         last_linear(net, inputs, "ScaledPoint")
 
-    def networks(self, material: Material) -> Iterator[list[Tensors]]:
+    def networks(self, material: Material) -> Iterator[list[NamedTensors]]:
         net, trained = material.trained.net, material.trained
         batches = material.batches("val", self)
         likelihood = trained.likelihood(material.val)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.swa_utils import update_bn
 
 from bdl.batch import Fed, map_tensors
-from bdl.contrib.baselines.base import Baseline, Material, Tensors, split_vector, with_tensors
+from bdl.contrib.baselines.base import Baseline, Material, NamedTensors, split_vector, with_tensors
 from bdl.errors import ConfigError
 from bdl.seeding import generator
 
@@ -76,7 +76,7 @@ class SWAG(Baseline):
         if type(self.rank) is not int or self.rank < 0 or self.rank == 1:
             raise ConfigError(f"rank must be 0 or a whole number of at least 2, got {self.rank!r}")
 
-    def networks(self, material: Material) -> Iterator[list[Tensors]]:
+    def networks(self, material: Material) -> Iterator[list[NamedTensors]]:
         net = material.trained.net
         names = [name for name, _ in net.named_parameters()]
         moments, last = self._moments(material, names)
@@ -88,7 +88,7 @@ class SWAG(Baseline):
             ]
             yield [self._refreshed(net, tensors, material) for tensors in drawn] if normalised else drawn
 
-    def _moments(self, material: Material, names: list[str]) -> tuple[list[Moments], list[Tensors]]:
+    def _moments(self, material: Material, names: list[str]) -> tuple[list[Moments], list[NamedTensors]]:
         """The moments of every chain, and its last iterate."""
         moments: dict[int, Moments] = {}
         for sample in material.trained.stream():
@@ -102,7 +102,7 @@ class SWAG(Baseline):
             )
         return [moments[chain] for chain in sorted(moments)], material.last_states()
 
-    def _refreshed(self, net: nn.Module, tensors: Tensors, material: Material) -> Tensors:
+    def _refreshed(self, net: nn.Module, tensors: NamedTensors, material: Material) -> NamedTensors:
         """The tensors with the statistics of BatchNorm over the training items."""
         net = with_tensors(net, tensors)
         for module in net.modules():

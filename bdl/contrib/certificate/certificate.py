@@ -16,9 +16,9 @@ from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.report.pictures import name_of_direction
 from bdl.posterior.value_evaluation import ValueEvaluation
 
-SURE = 3  # standard errors by which the energy must move
+MOVED_ERRORS = 3  # standard errors by which the energy must move
 SURE_OF_ONE = 4  # the same for the hottest or the coldest of many directions, whose errors come from few chains
-SMALLEST = torch.finfo(torch.float32).tiny  # probability of a label that a network holds to be impossible
+SMALLEST_PROBABILITY = torch.finfo(torch.float32).tiny  # probability of a label that a network holds to be impossible
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class EnergyChange:
 
     @property
     def is_sure(self) -> bool:
-        return abs(self.change.value) > SURE * self.change.error
+        return abs(self.change.value) > MOVED_ERRORS * self.change.error
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,9 @@ def _logs(predictions: Sequence, evaluation: PosteriorEvaluation) -> Tensor:  # 
     """(C, n) log probabilities or densities of y by the predictions of each chain."""
     if isinstance(evaluation, ClassEvaluation):
         labels = evaluation.labels.expand(len(predictions), -1).unsqueeze(-1)
-        return torch.as_tensor(predictions).double().gather(-1, labels).squeeze(-1).clamp_min(SMALLEST).log()
+        return (
+            torch.as_tensor(predictions).double().gather(-1, labels).squeeze(-1).clamp_min(SMALLEST_PROBABILITY).log()
+        )
     return torch.stack([p.log_density(evaluation.y).double() for p in predictions])
 
 

@@ -29,7 +29,7 @@ from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.law.continuation import LEAPFROG
 from bdl.law.directions import DirectionTemperature
-from bdl.law.measure import joined, spreads, thermometers
+from bdl.law.measure import joined_temperatures, spreads, thermometers
 from bdl.law.thermometer import GRADIENTS, STATES, Thermometer
 from bdl.posterior.report.pictures import name_of_direction
 from bdl.run.console import WorkProgress
@@ -194,7 +194,7 @@ def carry_out(
                 progress(done + count, trajectories * len(thermometers))
 
             continuations.append(thermometer.continued_for(trajectories, seen))
-    t, directions = stored.temperature, joined([r for r in readings if r is not None])
+    t, directions = stored.temperature, joined_temperatures([r for r in readings if r is not None])
     kept = torch.from_numpy(stored.posterior.recorded("energy_full")).mean(1)  # NaN where the run recorded none
     energy = EnergyChange.of(continuations, kept if bool(kept.isfinite().all()) else None)
     return t, energy, *spreads(stored.posterior, stored.sampler, t), directions

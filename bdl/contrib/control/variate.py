@@ -33,12 +33,12 @@ class ControlVariate(GradientEstimator):
 
     g_B is the gradient of the mean loss over the batch B, g_N that over all the data, and φ the anchor of a chain. The
     estimate is unbiased for every φ that does not depend on B, and the target distribution stays as it is. Its variance
-    grows with the square of |θ - φ|, where that of g_B itself has a part that does not vanish at the mode. The batch
-    energies are estimated in the same way.
+    grows with the square of |θ - φ|, where the variance of g_B itself has a part that does not vanish at the mode. The
+    batch energies are estimated in the same way.
 
     A chain takes its first state as the anchor, and its present state every `every` steps. An `every` beyond the end of
     the run keeps the first one: with the mode as the start that is SGLD-CV (Baker et al. 2019). Renewed anchors are
-    those of SVRG-LD (Dubey et al. 2016), here for every dynamics.
+    as in SVRG-LD (Dubey et al. 2016), here for every dynamics.
 
     A step costs two gradients of a batch instead of one, and the gradient over all the data once every `every` steps.
     It holds 16 bytes a parameter more in float32: the anchor, its gradient, and two vectors while a step is made. A
@@ -159,7 +159,7 @@ class ControlledGradient(BatchGradient):
 
     @property
     def cost(self) -> float:
-        """Gradients of a batch that a step takes, with its share of those at the anchors; NaN where it is unknown."""
+        """Gradients of a batch that a step takes, with the share of gradients at the anchors; NaN where unknown."""
         batches = self.chain.host.batches
         return math.nan if batches is None else 2 + batches / self.every
 
@@ -236,7 +236,7 @@ class ControlledGradient(BatchGradient):
         return loss, gradient
 
     def _at_anchor(self, at_theta: Callable[[], tuple[Tensor, list[int]]]) -> Tensor:
-        """() or (C,) the loss over all the data less that of the batch, at φ; that of the gradients goes to _scratch.
+        """() or (C,) the loss over all the data less the batch's, at φ; the gradients' difference goes to _scratch.
 
         at_theta: evaluates the batch at the present θ. A graph may hold the kernels.
         """

@@ -33,8 +33,8 @@ def distil(cfg: DictConfig) -> None:
     out = run / "distilled" if cfg.out is None else Path(str(cfg.out)).expanduser()
     if out.is_file():
         raise ConfigError(f"out={cfg.out} is a file: name a folder for {STUDENT} and {RESULT}")
-    if none := [name for name in ("batch_size", "lr") if cfg[name] is None]:
-        raise ConfigError(f"{none[0]}=null: give a number, or leave {none[0]} out for the default")
+    if unset := [name for name in ("batch_size", "lr") if cfg[name] is None]:
+        raise ConfigError(f"{unset[0]}=null: give a number, or leave {unset[0]} out for the default")
     settings = bdl.Distillation(**{field.name: cfg[field.name] for field in fields(bdl.Distillation)})
     posterior, config = load_runs([run], cfg.trust, cfg.device, cfg.skip_bad)
     data = recorded_data(config, posterior)

@@ -56,7 +56,7 @@ class Distilled(Shown):
         return f"Distilled: {type(self.net).__name__} in place of {self.networks:,} networks", lines
 
     def predict(self, data: Data) -> AnyPrediction:
-        """The prediction for x (n, ...), or for a loader, as that of `Posterior.predict`.
+        """The prediction for x (n, ...), or for a loader, as `Posterior.predict` gives it.
 
         Its standard deviations of probabilities are NaN, and so are its parts of the uncertainty if the network has no
         outputs for them.
@@ -78,7 +78,7 @@ class Distilled(Shown):
 
     @classmethod
     def load(cls, path: str | Path, net: nn.Module) -> Distilled:
-        """What `save` wrote, for the same architecture, whose weights become those of the file.
+        """What `save` wrote, for the same architecture, which gets the weights of the file.
 
         Raises ConfigError for a file of another kind, or of another network.
         """
@@ -133,7 +133,7 @@ def distil(
     Raises ConfigError for a number of outputs that does not fit, and for counts, whose average has no simple law.
     """
     batches, student = posterior.batches(data), copy.deepcopy(net).to(posterior.device)
-    likelihood, settings = posterior.likelihood_of(batches), settings or Distillation()
+    likelihood, settings = posterior.likelihood(batches), settings or Distillation()
     found = distilled(student, posterior.net, posterior.predicted, likelihood, batches, settings, posterior.samples)
     if test is None:
         return found

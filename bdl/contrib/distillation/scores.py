@@ -11,7 +11,7 @@ from bdl.likelihoods import Likelihood
 from bdl.posterior.passes import evaluation_of
 from bdl.posterior.prediction import AnyPrediction, LabelPrediction, Prediction, ValuePrediction
 
-SCORES = ("accuracy", "rmse", "nll", "nll_normal", "ece", "quantile_error")  # those that a kind of prediction has
+SCORES = ("accuracy", "rmse", "nll", "nll_normal", "ece", "quantile_error")  # as far as a kind of prediction has them
 
 
 def scored(prediction: AnyPrediction, likelihood: Likelihood, y: Tensor) -> dict[str, float]:
@@ -30,7 +30,7 @@ def scored(prediction: AnyPrediction, likelihood: Likelihood, y: Tensor) -> dict
 
 
 def uncertainties(prediction: AnyPrediction) -> dict[str, float]:
-    """Means over items: entropies in nats, or root mean squares of standard deviations, without those not kept."""
+    """Means over items: entropies in nats, or root mean squares of standard deviations, as far as they are kept."""
     if isinstance(prediction, ValuePrediction):
         parts = {name: getattr(prediction, name).square().mean().sqrt() for name in ("std", "aleatoric", "epistemic")}
     else:

@@ -1,6 +1,6 @@
 """What one network puts out to say what an average over networks says; and how far the two are apart, in nats.
 
-The first outputs are those of an ordinary likelihood. Where there are more, a sigmoid of them is the share of the
+The first outputs are the outputs of an ordinary likelihood. Where there are more, a sigmoid of them is the share of the
 uncertainty that is epistemic: of the entropy of classes and labels, of the variance of numbers.
 """
 
@@ -42,14 +42,14 @@ class StudentOutputs(ABC):
 
     @abstractmethod
     def _law_divergence(self, outputs: Tensor, lesson: Tensor) -> Tensor:
-        """(n, ...) that of the outputs before the shares."""
+        """(n, ...) by the outputs before the shares."""
 
     @abstractmethod
     def prediction(self, outputs: Tensor) -> AnyPrediction:
         """The student's prediction from its outputs (n, ..., width). NaN stands for what it does not keep."""
 
     def divergence(self, outputs: Tensor, lesson: Tensor) -> Tensor:
-        """(n, ...) KL(teacher | student) in nats of the law of y, plus that of the shares, each a Bernoulli law."""
+        """(n, ...) KL(teacher | student) in nats of the law of y, plus the KL of the shares, each a Bernoulli law."""
         law, shares = self._split(outputs)
         total = self._law_divergence(law, lesson)
         if not self.shares:
@@ -68,7 +68,7 @@ class StudentOutputs(ABC):
 
 @dataclass(frozen=True)
 class ClassOutputs(StudentOutputs):
-    """K logits; the share is that of the predictive entropy."""
+    """K logits, and the share of the predictive entropy."""
 
     class_axis: int = -1
 
@@ -122,7 +122,7 @@ class LabelOutputs(StudentOutputs):
 class ValueOutputs(StudentOutputs):
     """C components, each of k means and k log variances of normal laws, that count alike; a share for each number.
 
-    The share is that of the variance.
+    The share is of the variance.
     """
 
     components: int = 1  # C

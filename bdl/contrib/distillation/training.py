@@ -39,10 +39,10 @@ class Distillation:
         batch_size: items of a step; at most the items.
         steps: their number.
         val_fraction: share of the items that is held out.
-        mixtures: of items, for each item; none where an input is no floating point number, such as tokens.
+        mixtures: of items, for each item; 0 where inputs are no floating point numbers, such as tokens.
         crossings: of rows, for each row, as far as they are at most MADE, or one for each; none where the inputs are no
             rows (n, columns) of floating point numbers.
-        seed: decides which items are held out, what is made of them, the batches, and dropout masks.
+        seed: decides which items are held out, the items made of others, the batches, and dropout masks.
 
     Raises ConfigError for a value out of range.
     """
@@ -84,7 +84,7 @@ class Distillation:
         return joined(parts), count
 
     def _makers(self, inputs: Inputs, items: int) -> list[Maker]:
-        """What makes further items of so many, each as often as it does."""
+        """The functions that make further items from so many items, each as often as it is applied."""
         tensors = list(tensors_in(inputs))
         floating = all(t.is_floating_point() for t in tensors)
         crossings = min(self.crossings, max(1, MADE // items))

@@ -31,7 +31,7 @@ class LearningCoefficient(StepCallback):
         settings: further arguments of `bdl.learning_coefficient`, such as steps, localization and only.
 
     Attributes:
-        estimates: those of this process, by step.
+        estimates: of this process, by step.
         values: (value, std_error, sound) by step, also of a run that was resumed.
 
     Raises ConfigError at the start of training for every < 1, without a loss, and for a stack of chains.

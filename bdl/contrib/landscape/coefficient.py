@@ -23,7 +23,7 @@ from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import Gaussian
 from bdl.tune.batch import choose_batch
 from bdl.tune.step import heat_of, measure_noise, warm_up
-from bdl.tune.trial import Items, Problem, Trial
+from bdl.tune.trial import Problem, Trial, TrialItems
 
 CHUNK = 4096  # items of all chains together that are evaluated at once, at least one for each chain
 FIRST_ORDER = 5.0  # by how much lr is smaller where its error is of first order: 2 % of energy, not 10 %
@@ -119,7 +119,7 @@ def find_lr(problem: Problem, dynamics: Transition, prior: Prior, steps: int) ->
     return min(by_energy if exact else by_energy / FIRST_ORDER, COOLER * limits.by_noise(a))
 
 
-def gathered(loader: Iterable[Any], read: Reader, device: torch.device) -> Items:
+def gathered(loader: Iterable[Any], read: Reader, device: torch.device) -> TrialItems:
     """All inputs and targets of a loader, on the device. torch's global random stream stays as it is."""
     with torch.random.fork_rng(devices=[]):
         pairs = [read(batch) for batch in loader]
@@ -132,9 +132,9 @@ def gathered(loader: Iterable[Any], read: Reader, device: torch.device) -> Items
 
 
 class _Chains:
-    """Chains around the network, and what is seen of them.
+    """Chains around the network, and their losses.
 
-    On full batches the loss of a step is that of all items, at the θ before it. Otherwise all items are evaluated every
+    On full batches the loss of a step is over all items, at the θ before it. Otherwise all items are evaluated every
     few steps, at about the cost of the steps themselves.
     """
 

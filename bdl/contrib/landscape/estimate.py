@@ -8,7 +8,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from bdl.tune.burn_in import FAR, trend
+from bdl.tune.burn_in import TREND_ERRORS, trend
 from bdl.tune.friction import autocorrelation_time
 
 BLOCKS = 10  # parts of a chain, whose means tell the error along it
@@ -123,7 +123,7 @@ class CoefficientEstimate:
         if len(mean) < 8:
             return CoefficientCheck("rest", None, "too few draws to see a drift: more steps")
         change, error = trend(mean)
-        rests = abs(change) <= FAR * error
+        rests = abs(change) <= TREND_ERRORS * error
         words = f"λ̂ changes by {change:.2g} ± {error:.1g} from one half to the other"
         return CoefficientCheck("rest", rests, words if rests else f"{words}: a longer burn-in")
 
@@ -135,7 +135,7 @@ class CoefficientEstimate:
             return CoefficientCheck("temperature", False, f"batches heat the chains by {self.heat:.1%}: a larger batch")
         ratio = float(measured.mean())
         error = float(measured.std()) / math.sqrt(len(measured)) if len(measured) > 1 else 0.0
-        right = abs(ratio - 1) < WARM + FAR * error
+        right = abs(ratio - 1) < WARM + TREND_ERRORS * error
         words = f"batches heat by {self.heat:.1%}, the configurational temperature is {ratio:.3f} ± {error:.1g} T"
         return CoefficientCheck("temperature", right, words if right else f"{words}: a smaller lr, or a longer burn-in")
 

@@ -14,7 +14,7 @@ STD = 0.02  # standard deviation of the weights at the start; Radford et al. 201
 
 
 class CausalAttention(nn.Module):
-    """Self-attention in which a token sees itself and those before it: h (B, T, width) -> (B, T, width)."""
+    """Self-attention in which a token sees itself and the tokens before it: h (B, T, width) -> (B, T, width)."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
@@ -46,7 +46,7 @@ class TransformerBlock(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer (Radford et al. 2019): tokens x (B, T) -> logits of the next ones (B, T, vocabulary).
+    """A decoder-only transformer (Radford et al. 2019): tokens x (B, T) -> next-token logits (B, T, vocabulary).
 
     Position t of the outputs is computed from x[:, :t + 1] alone. Attention is torch's `scaled_dot_product_attention`,
     which takes a flash kernel where there is one.
@@ -81,7 +81,7 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all weights: N(0, 0.02²), those that add to the residual stream divided by sqrt(2 layers)."""
+        """Draw all weights: N(0, 0.02²), divided by sqrt(2 layers) where they add to the residual stream."""
         for module in self.modules():
             if isinstance(module, nn.LayerNorm):
                 module.reset_parameters()

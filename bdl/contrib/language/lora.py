@@ -17,7 +17,7 @@ ADAPTERS = "*.lora_*"  # pattern of their names, for `only`
 def lora(net: nn.Module, *, seed: int = 0, **config: Any) -> nn.Module:
     """A copy of the network with adapters W + (alpha/r) B A in some of its Linear layers.
 
-    B is 0 at the start, so that the outputs are those of the network. The network's own parameters are frozen, and lie
+    B is 0 at the start, so that the outputs do not change. The network's own parameters are frozen, and lie
     in the memory of the given network, so that a large one is there once. Sample the adapters with `only="*.lora_*"`,
     and further layers by further patterns.
 
@@ -26,7 +26,8 @@ def lora(net: nn.Module, *, seed: int = 0, **config: Any) -> nn.Module:
         seed: names the start of A. torch's global random stream stays as it is.
         config: arguments of `peft.LoraConfig`, such as r=8, lora_alpha=16, target_modules=["query", "value"].
 
-    Raises ConfigError where peft is missing, and for a configuration that peft refuses, such as one that fits no layer.
+    Raises ConfigError where peft is missing, and for a configuration that peft refuses, for example because it fits no
+    layer.
     """
     if find_spec("peft") is None:
         raise ConfigError("bdl.contrib.language.lora needs the package peft: pip install 'bdl[lora]'")

@@ -25,8 +25,8 @@ def pretrained(name: str | Path, lora: Mapping[str, Any] | None = None, seed: in
 
     Args:
         name: a folder that `save_pretrained` has written, or a download of one.
-        lora: arguments of `peft.LoraConfig` for adapters, such as r, lora_alpha and target_modules; None for none. The
-            model's own parameters are then frozen: sample with `only="*.lora_*"`.
+        lora: arguments of `peft.LoraConfig` for adapters, such as r, lora_alpha and target_modules; None
+            for no adapters. The model's own parameters are then frozen: sample with `only="*.lora_*"`.
         seed: names the start of the adapters.
 
     Raises ConfigError for a folder without such a model, for adapters that fit no layer, and where the packages

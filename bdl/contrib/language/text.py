@@ -1,4 +1,4 @@
-"""Texts, of which the next token is predicted: tokens are characters, or those of a `tokenizers` file."""
+"""Texts, of which the next token is predicted: tokens are characters, or the tokens of a `tokenizers` file."""
 
 from __future__ import annotations
 
@@ -121,16 +121,16 @@ def tokens_of(plain: Mapping[str, Any]) -> Tokens:
 class TextDataModule(TensorDataModule):
     """A text, cut into windows of `context` tokens x (n, context), each with the tokens that follow, y (n, context).
 
-    y is x one token further: y[i, t] is the token after x[i, t]. Each token of the text is predicted once, from those
-    before it in its window. The windows do not overlap, and the parts for training, validation and testing follow one
-    another in the text, so that no test token stands in the training text.
+    y is x one token further: y[i, t] is the token after x[i, t]. Each token of the text is predicted once, from the
+    tokens before it in its window. The windows do not overlap, and the parts for training, validation and testing
+    follow one another in the text, so that no test token stands in the training text.
 
     `num_data` counts tokens, not windows: each is an observation, and T = 1 is the posterior given all of them.
 
     Args:
         path: a file of UTF-8 text, or a folder, whose files `*.txt` are joined in the order of their names;
-            `package:coriolanus.txt` is one that bdl brings along.
-        tokens: "characters", those of the file, or the path of a `tokenizers` file.
+            `package:coriolanus.txt` is a text that bdl brings along.
+        tokens: "characters", which are the characters of the file, or the path of a `tokenizers` file.
         context: tokens of a window, the largest number from which a token is predicted.
         test_fraction: share at the end of the text that is for testing.
         val_fraction: share of the rest, at its end, that is held out.
@@ -196,7 +196,7 @@ def windows(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a file, or of all files `*.txt` of a folder. Raises ConfigError where there is none."""
+    """The text of a file, or of all files `*.txt` of a folder. Raises ConfigError without a file."""
     place = locate(path)
     files = sorted(place.rglob("*.txt")) if place.is_dir() else [place]
     if not files:

@@ -48,7 +48,7 @@ def search_space(overrides: Sequence[Override]) -> tuple[dict[str, str], dict[st
 
 
 def distribution_of(override: Override) -> BaseDistribution:
-    """`interval(a,b)` is of real numbers, `int(interval(a,b))` of whole ones, and a range has its step.
+    """`interval(a,b)` is of real numbers, `int(interval(a,b))` of whole numbers, and a range has its step.
 
     Both may be tagged `log`. Other lists of values, shuffled ranges included, are categories, written as their words.
     """

@@ -1,6 +1,6 @@
 """The sweeper `hydra/sweeper=optuna`: Optuna chooses trials, a launcher of Hydra runs them.
 
-Its keys are those of Hydra's plugin of the same name, which needs Optuna 2. Neither torch nor Optuna is imported before
+It has the keys of Hydra's plugin of the same name, which needs Optuna 2. Neither torch nor Optuna is imported before
 a sweep begins.
 """
 
@@ -79,9 +79,7 @@ class OptunaSweeper(Sweeper):
     config: DictConfig = field(init=False)
     hydra_context: HydraContext = field(init=False)
     launcher: Launcher = field(init=False)
-    sampler: (
-        DictConfig  # one of Optuna's; its seed is moved on, or a study that goes on would try its first values again
-    )
+    sampler: DictConfig  # one of Optuna's; its seed is moved on, or a study that goes on would begin again
     direction: str | Sequence[str] | None  # minimize, maximize or None, which suits the metric `objective`
     storage: str | None  # a URL of a database, or None, which keeps nothing
     study_name: str | None

@@ -34,7 +34,7 @@ def blocks_of(matrix: Any, what: str, variables: Sequence[StateVariable]) -> Ite
 
 
 def _listed(value: Any) -> Any:
-    """Sequences of any kind, such as those of a configuration, as lists."""
+    """Sequences of any kind, such as sequences of a configuration, as lists."""
     return [_listed(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 

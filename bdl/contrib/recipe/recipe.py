@@ -55,11 +55,11 @@ class Recipe(Subtracting):
     >>> riemannian = bdl.Recipe(D=lambda z: 1 + z.theta**2)
     >>> momentum = bdl.Recipe(D=[[0, 0], [0, 10.0]], Q=[[0, -1], [1, 0]], vectors=["r"])  # SGHMC
 
-    Variables move one after the other, θ last, each by the newest values of those before it (symplectic Euler, where D
-    and Q are constant). The law is right as lr -> 0, and the error of the step is of first order in lr. A momentum with
-    friction C and Q of 1 is bdl's SGHMC with lr² and friction lr C: such a lr is the root of SGD's. At tau = 0 the
-    drift is left. Γ costs a backward pass for each block that is a function, where this is a number, or elementwise,
-    which is tested; else one forward pass for each of at most 1,024 coordinates.
+    Variables move one after the other, θ last, each by the newest values of the variables before it (symplectic Euler,
+    where D and Q are constant). The law is right as lr -> 0, and the error of the step is of first order in lr. A
+    momentum with friction C and Q of 1 is bdl's SGHMC with lr² and friction lr C: such a lr is the root of SGD's. At
+    tau = 0 the drift is left. Γ costs a backward pass for each block that is a function, where this is a number, or
+    elementwise, which is tested; else one forward pass for each of at most 1,024 coordinates.
 
     Raises ConfigError for blocks of another shape, D or Q that are not semidefinite or skew (constants at once,
     functions at the first and at every 100th step), and variables that never move.

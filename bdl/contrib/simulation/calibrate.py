@@ -75,7 +75,7 @@ class SimulatedProblem:
             return self.likelihood.distribution(net(self.x)).sample().view_as(self.y).to(self.y.dtype)
 
     def quantities(self, outputs: Tensor) -> Tensor:
-        """(s, q) what is ranked, of outputs (s, n, K): one output of each item in turn, of logits less their mean."""
+        """(s, q) quantities to rank, of outputs (s, n, K): an output of each item in turn, logits less their mean."""
         if self.likelihood.outputs == "logits":
             outputs = outputs - outputs.mean(-1, keepdim=True)
         rows = torch.arange(outputs.shape[1])
@@ -148,7 +148,7 @@ def replicate(problem: SimulatedProblem, origin: str, seed: int, draws: int) -> 
     """(q,) the share of draws below the truth for each quantity, ties broken by chance.
 
     From the prior: θ ~ p(θ), y ~ p(y|θ), draws from p(θ|y) (Talts et al. 2018). From the posterior: θ of the run, and
-    draws from p(θ|y, y'), y the data of the run and y' the simulated ones (Säilynoja et al. 2025).
+    draws from p(θ|y, y'), y the data of the run and y' the simulated data (Säilynoja et al. 2025).
     """
     random = generator("cpu", "calibrate", seed)
     truth = true_network(problem.stored, origin, random)

@@ -12,7 +12,7 @@ from bdl.samplers.priors.independent import Gaussian, Laplace, ScaleMixture, Stu
 
 
 def draw_from(prior: Prior, d: int, random: torch.Generator) -> Tensor:
-    """θ (d,) from a bound prior. Raises ConfigError for one that is improper or learned, which no number stands for."""
+    """θ (d,) from a bound prior. Raises ConfigError for an improper or a learned prior, which has no draws."""
     z = torch.randn(d, generator=random)
     if isinstance(prior, Gaussian) and bool((torch.as_tensor(prior.precision) > 0).all()):
         return prior.mean + z / torch.as_tensor(prior.precision).sqrt()

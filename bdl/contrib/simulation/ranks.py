@@ -1,4 +1,4 @@
-"""Ranks of true values among draws: whether they are uniform, as those of a right posterior are (Talts et al. 2018)."""
+"""Ranks of true values among draws: whether they are uniform, as under the right posterior (Talts et al. 2018)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies import Strategy
 
-from bdl.disk.files import disk_errors, publish
+from bdl.disk.files import disk_errors, move_into_place
 from bdl.errors import ConfigError, check_whole
 from bdl.lightning.blocks import StepCallback
 from bdl.posterior.samples import brief, first_difference
@@ -127,7 +127,7 @@ class SaveLast(StepCallback, Checkpoint):
                 if trainer.is_global_zero:
                     with open(temporary, "rb+") as f:
                         os.fsync(f.fileno())
-                    publish(temporary, self.path)
+                    move_into_place(temporary, self.path)
         finally:
             if trainer.is_global_zero:
                 temporary.unlink(missing_ok=True)  # a full disk leaves a part of it

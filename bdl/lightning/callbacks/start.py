@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bdl.data.module import as_data_module
+from bdl.display import Progress
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.identity import identity
@@ -21,7 +22,7 @@ from bdl.lightning.module import BayesianModule
 from bdl.likelihoods import Loss, outputs_of
 from bdl.posterior.store import SampleStore
 from bdl.posterior.tensors import FrozenPart, stacked_tensors
-from bdl.start import AdamWStart, Progress, Trained
+from bdl.start import AdamWStart, Trained
 
 FOLDER = "start"  # a folder of the run directory, and a run directory itself: its samples are the ensemble
 

@@ -1,4 +1,4 @@
-"""What all pictures share: colours, axes with names, an axis of their own where none is given."""
+"""What all pictures share: colours, axes with names, a new axis where the caller gives no axis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PALE = "#c9d8e6"  # the colour of histograms
 
 
 def axis_or_new(ax: Axes | None, width: float = 5.2, height: float = 3.6) -> Axes:
-    """The axis, or that of a new pyplot figure of this size in inches, which a notebook shows."""
+    """The axis, or the axis of a new pyplot figure of this size in inches, which a notebook shows."""
     if ax is not None:
         return ax
     from matplotlib import pyplot  # it chooses a backend, which reports never need

@@ -19,16 +19,18 @@ from bdl.posterior.predict import Posterior
 from bdl.posterior.store import SampleStore
 from bdl.posterior.traces import read_traces, side_by_side
 
-Run = Posterior | str | Path  # a posterior, of whose runs the first counts, or a run directory
+PlottedRun = Posterior | str | Path  # a posterior, of whose runs the first counts, or a run directory
 Trace = Mapping[str, Any]  # `step` (n,), other columns (n,) or (n, C)
-POINTS = 1200  # rows of a trace that are drawn: a page is about as many pixels wide
+ROWS_DRAWN = 1200  # rows of a trace that are drawn: a page is about as many pixels wide
 NAMED = 8  # up to this many chains are named in the legend
-NAMES = {"energy": "energy U (nats)", "t_eff": "T_eff", "lr": "learning rate"}  # names of columns
+COLUMN_NAMES = {"energy": "energy U (nats)", "t_eff": "T_eff", "lr": "learning rate"}  # names of columns
 MIXED = 1.01  # largest R-hat of chains that agree (Vehtari et al. 2021)
 
 
-def traces(run: Run | Trace, ax: Axes | None = None, *, column: str = "energy", kept: Sequence[int] = ()) -> Axes:
-    """One column of a run's trace along its steps: thin lines for the chains, thick ones for their running means.
+def traces(
+    run: PlottedRun | Trace, ax: Axes | None = None, *, column: str = "energy", kept: Sequence[int] = ()
+) -> Axes:
+    """One column of a run's trace along its steps: thin lines for the chains, thick lines for their running means.
 
     run: a run, whose `Monitor` has left a trace, or the trace itself, with the steps `kept` of samples.
 
@@ -43,7 +45,7 @@ def traces(run: Run | Trace, ax: Axes | None = None, *, column: str = "energy", 
     if column not in run:
         raise ConfigError(f"the trace has no column {column}: it has {', '.join(sorted(run))}")
     ax = axis_or_new(ax, 10.6)
-    step, values = thinned(run["step"], run[column])
+    step, values = thinned_rows(run["step"], run[column])
     for c, each in enumerate(values.T):
         colour = PALETTE[c % len(PALETTE)]
         # As paths these lines take megabytes; drawn below all running means they share one bitmap
@@ -55,7 +57,7 @@ def traces(run: Run | Trace, ax: Axes | None = None, *, column: str = "energy", 
         ax.plot(kept, np.full(len(kept), 0.012), transform=ax.get_xaxis_transform(), label="kept sample", **line)
     _frame_late(ax, step, values)
     ax.legend(ncols=NAMED + 1, loc="lower right", bbox_to_anchor=(1, 1), columnspacing=1.2, handlelength=1.4)
-    name_axes(ax, "step", NAMES.get(column, column.replace("_", " ")))
+    name_axes(ax, "step", COLUMN_NAMES.get(column, column.replace("_", " ")))
     return ax
 
 
@@ -100,7 +102,7 @@ def learning_curve(
     return ax
 
 
-def energy_weights(run: Run | EnergyHistogram, ax: Axes | None = None) -> Axes:
+def energy_weights(run: PlottedRun | EnergyHistogram, ax: Axes | None = None) -> Axes:
     """The recent energies under a weighting, psi, and what importance weights make of the energies: exp(-U/T).
 
     Raises ConfigError for a run without a weighting.
@@ -121,7 +123,7 @@ def energy_weights(run: Run | EnergyHistogram, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def multiplier(run: Run | EnergyHistogram, ax: Axes | None = None) -> Axes:
+def multiplier(run: PlottedRun | EnergyHistogram, ax: Axes | None = None) -> Axes:
     """The factor by which a weighting multiplies the gradient, against the energy. Raises as `energy_weights` does."""
     h, ax = _histogram_of(run), axis_or_new(ax)
     # The multiplier is constant between neighbouring centres; the bin edges lie in the middle of these segments
@@ -134,7 +136,7 @@ def multiplier(run: Run | EnergyHistogram, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def store_of(run: Run) -> SampleStore:
+def store_of(run: PlottedRun) -> SampleStore:
     return run.stores[0] if isinstance(run, Posterior) else SampleStore(run)
 
 
@@ -146,7 +148,7 @@ def trace_of(store: SampleStore) -> dict[str, np.ndarray]:
     return {name: column.numpy() for name, column in side_by_side(written).items()}
 
 
-def _histogram_of(run: Run | EnergyHistogram) -> EnergyHistogram:
+def _histogram_of(run: PlottedRun | EnergyHistogram) -> EnergyHistogram:
     if isinstance(run, EnergyHistogram):
         return run
     store = store_of(run)
@@ -196,10 +198,10 @@ def mean_and_range(ax: Axes, step: np.ndarray, values: np.ndarray, colour: str, 
         ax.fill_between(step, low, high, color=colour, alpha=0.2, lw=0)
 
 
-def thinned(step: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most POINTS evenly spaced rows of step (n,) and of values (n, C); infinite values become NaN."""
+def thinned_rows(step: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At most ROWS_DRAWN evenly spaced rows of step (n,) and of values (n, C); infinite values become NaN."""
     step, values = np.asarray(step), np.asarray(values, dtype=float)
-    stride = -(-len(step) // POINTS)
+    stride = -(-len(step) // ROWS_DRAWN)
     values = values.reshape(len(step), -1)[::stride]
     return step[::stride], np.where(np.isfinite(values), values, np.nan)
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.likelihoods import as_columns
-from bdl.posterior.metrics import QUANTILES, reliability_bins, risk_coverage, shares_below
+from bdl.posterior.metrics import QUANTILE_GRID, reliability_bins, risk_coverage, shares_below
 from bdl.posterior.plot.axes import BLUE, GREY, RED, axis_or_new, name_axes
 from bdl.posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 
-ENOUGH = 10  # items that a bin of confidence needs to be drawn: fewer have no meaningful accuracy
-SHOWN = 120  # items with an interval: more would touch each other
+ITEMS_IN_BIN = 10  # items that a bin of confidence needs to be drawn: fewer have no meaningful accuracy
+INTERVALS_SHOWN = 120  # items with an interval: more would touch each other
 
 Part = Literal["entropy", "aleatoric", "epistemic"]
 
@@ -35,7 +35,7 @@ def reliability(
     if not any(line.get_label() == "calibrated" for line in ax.get_lines()):
         ax.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":", label="calibrated")
     error = np.sqrt(accuracy * (1 - accuracy) / np.maximum(count, 1))  # standard error of a proportion
-    shown = count >= ENOUGH
+    shown = count >= ITEMS_IN_BIN
     style = {"color": color, "marker": marker, "ms": 4, "lw": 1.3, "elinewidth": 0.8}
     ax.errorbar(confidence[shown], accuracy[shown], error[shown], label=label, **style)
     start = min(ax.get_xlim()[0] if len(ax.containers) > 1 else 1.0, (count > 0).argmax() / len(count))
@@ -64,7 +64,7 @@ def draw_intervals(
 ) -> Axes:
     """`intervals` from arrays (n,)."""
     items = len(y)
-    chosen = np.linspace(0, items - 1, min(SHOWN, items)).astype(int)
+    chosen = np.linspace(0, items - 1, min(INTERVALS_SHOWN, items)).astype(int)
     order = np.argsort(mean, kind="stable")[chosen]
     y, mean, low, high = (v[order] for v in (y, mean, low, high))
     place, outside = np.arange(len(order)), (y < low) | (y > high)
@@ -133,7 +133,7 @@ def quantiles(
     prediction: ValuePrediction, y: Any, ax: Axes | None = None, *, label: str | None = None, color: str = BLUE
 ) -> Axes:
     """The share of the data below each predicted quantile; on the diagonal the predictive distribution is right."""
-    q = torch.tensor(QUANTILES, dtype=torch.float64)
+    q = torch.tensor(QUANTILE_GRID, dtype=torch.float64)
     shares = shares_below(prediction, torch.as_tensor(y), q)
     return draw_quantiles(axis_or_new(ax, 4.2, 3.9), q.numpy(), np.asarray(shares), len(prediction), label, color)
 
@@ -186,4 +186,4 @@ def probs_and_labels(prediction: Prediction | LabelPrediction | Tensor, y: Any) 
 
 def has_reliability(probs: Tensor, labels: Tensor) -> bool:
     """Whether any bin of confidence has enough items to be drawn."""
-    return bool((reliability_bins(probs, labels)[2] >= ENOUGH).any())
+    return bool((reliability_bins(probs, labels)[2] >= ITEMS_IN_BIN).any())

@@ -46,7 +46,7 @@ def drawn(
     return figure, buffer.getvalue()
 
 
-def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figure:
+def traces_figure(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figure:
     """Energy (n,) or (n, C) of each chain, nats, along the steps (n,), and the steps `kept` (k,) of samples."""
     figure = Figure((WIDE, 3.6), layout="constrained")
     chains.traces({"step": step, "energy": energy}, figure.subplots(), kept=list(kept))
@@ -54,7 +54,7 @@ def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figu
 
 
 # Rows of the picture of the schedule: columns of the trace, with their colours and names
-SCHEDULE = {
+SCHEDULE_ROWS = {
     "lr": {"lr": (BLUE, "learning rate")},
     "temperature": {"kinetic_temperature": (SKY, "kinetic temperature"), "t_eff": (RED, "T_eff, mean over directions"),
                     "temperature": ("black", "T, as configured")},
@@ -62,25 +62,25 @@ SCHEDULE = {
 }  # fmt: skip
 
 
-def schedule(trace: Mapping[str, np.ndarray], rows: Sequence[str] = tuple(SCHEDULE)) -> Figure:
-    """The named rows of `SCHEDULE` along the run; trace: `step` (n,), other columns (n,) or (n, C)."""
+def schedule_figure(trace: Mapping[str, np.ndarray], rows: Sequence[str] = tuple(SCHEDULE_ROWS)) -> Figure:
+    """The named rows of `SCHEDULE_ROWS` along the run; trace: `step` (n,), other columns (n,) or (n, C)."""
     known = {c for c, values in trace.items() if np.isfinite(np.asarray(values, dtype=float)).any()}
-    rows = [row for row in rows if known & SCHEDULE[row].keys()]
+    rows = [row for row in rows if known & SCHEDULE_ROWS[row].keys()]
     figure = Figure((WIDE, 0.7 + 1.5 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), sharex=True, squeeze=False)[:, 0]
     for ax, row in zip(axes, rows, strict=True):
-        for column, (colour, label) in SCHEDULE[row].items():
+        for column, (colour, label) in SCHEDULE_ROWS[row].items():
             if column in known:
-                chains.mean_and_range(ax, *chains.thinned(trace["step"], trace[column]), colour, label)
+                chains.mean_and_range(ax, *chains.thinned_rows(trace["step"], trace[column]), colour, label)
         log_if_wide(ax)
         name_axes(ax, "", "learning rate" if row == "lr" else row)
-        if len(SCHEDULE[row]) > 1:
-            ax.legend(ncols=len(SCHEDULE[row]), loc="lower right", bbox_to_anchor=(1, 0.98), handlelength=1.4)
+        if len(SCHEDULE_ROWS[row]) > 1:
+            ax.legend(ncols=len(SCHEDULE_ROWS[row]), loc="lower right", bbox_to_anchor=(1, 0.98), handlelength=1.4)
     name_axes(axes[-1], "step", axes[-1].get_ylabel())
     return figure
 
 
-def histogram(h: EnergyHistogram) -> Figure:
+def energy_weights_figure(h: EnergyHistogram) -> Figure:
     """Above: the recent energies, and psi. Below: the gradient multiplier."""
     figure = Figure((HALF, 4.2), layout="constrained")
     top, bottom = figure.subplots(2, sharex=True, height_ratios=[3, 2])
@@ -89,7 +89,7 @@ def histogram(h: EnergyHistogram) -> Figure:
     return figure
 
 
-def reliability(named: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
+def reliability_figure(named: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
     """Above: accuracy against confidence of each named (probs (n, K), labels (n,)). Below: the share of items."""
     figure = Figure((HALF, 4.2), layout="constrained")
     top, bottom = figure.subplots(2, sharex=True, height_ratios=[3, 1])
@@ -102,7 +102,7 @@ def reliability(named: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
     return figure
 
 
-def learning_curve(curve: Curve) -> Figure:
+def learning_curve_figure(curve: Curve) -> Figure:
     """Accuracy or RMSE, and negative log-likelihood of averages, against the number of networks in the average."""
     figure = Figure((WIDE, 3.1), layout="constrained")
     score, nll = figure.subplots(1, 2)
@@ -111,7 +111,7 @@ def learning_curve(curve: Curve) -> Figure:
     return figure
 
 
-def directions(rows: Sequence[tuple[str, float, float]], limits: tuple[float, float]) -> Figure:
+def directions_figure(rows: Sequence[tuple[str, float, float]], limits: tuple[float, float]) -> Figure:
     """T along each direction of the law: rows of (name, ratio to T, its standard error), the hottest first.
 
     limits: between which a ratio passes. Bars are two standard errors long on either side.
@@ -146,14 +146,14 @@ def directions(rows: Sequence[tuple[str, float, float]], limits: tuple[float, fl
     return figure
 
 
-def intervals(values: Values) -> Figure:
+def intervals_figure(values: Values) -> Figure:
     """Predicted means with their 90 % intervals, sorted, and the data; y outside its interval is marked."""
     figure, v = Figure((WIDE, 3.8), layout="constrained"), values
     predictions.draw_intervals(figure.subplots(), v.y, v.mean, v.low, v.high, 0.9, v.units.name)
     return figure
 
 
-def residuals(values: Values) -> Figure:
+def residuals_figure(values: Values) -> Figure:
     """(y - mean) / std against the predicted mean, with the band that should hold 90 %."""
     z = (values.y - values.mean) / values.std
     figure = Figure((HALF, 3.9), layout="constrained")
@@ -174,7 +174,7 @@ def residuals(values: Values) -> Figure:
     return figure
 
 
-def quantiles(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], items: int) -> Figure:
+def quantiles_figure(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], items: int) -> Figure:
     """Share of the data below the predicted q-quantiles, against q, of each named (q, shares)."""
     figure = Figure((HALF, 3.9), layout="constrained")
     ax = figure.subplots()

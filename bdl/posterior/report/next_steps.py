@@ -11,14 +11,14 @@ from bdl.posterior.judge_rest import lengths
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.verdict import Verdict
 
-MOST = 100  # lengths of the run: beyond them another sampler is the better advice
+MOST_LENGTHS = 100  # lengths of the run: beyond them another sampler is the better advice
 UNKNOWN = 4  # lengths of the run, where the number of samples that would do is not known
-EXACT = 0.0005  # energy_var of MCLMC for the distribution itself, as in its configuration
+EXACT_ENERGY_VAR = 0.0005  # energy_var of MCLMC for the distribution itself, as in its configuration
 OF_WEIGHTS = ("Weighted distribution", "ESS of importance weights")  # names of judgements
 
 
 def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -> list[tuple[str, str]]:
-    """What to do, in words, and the command that does it; none without the command of the run.
+    """What to do, in words, and the command that does it; [] without the command of the run.
 
     Predictions that are good come first: what leads away from them is one choice, and is named as such.
 
@@ -52,7 +52,7 @@ def _longer(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -
     if not steps or "budget=" in command:
         return []
     share = lengths(or_nan(m)) if judged.outcome == "not at rest" else judged.needed / m["samples"]  # NaN where unknown
-    times = math.ceil(min(MOST, max(2.0, UNKNOWN if math.isnan(share) else share)))
+    times = math.ceil(min(MOST_LENGTHS, max(2.0, UNKNOWN if math.isnan(share) else share)))
     key = "trainer.max_steps" if "trainer.max_" in command else "length"
     line = changed(command, f"{key}={int(float(f'{times * steps:.2g}'))}")
     return [(f"Sample {times} times as long", line)]
@@ -85,7 +85,7 @@ def _tuned(command: str) -> tuple[str, str]:
 
 def _smaller_steps(m: Mapping[str, float], command: str) -> list[tuple[str, str]]:
     if not math.isnan(m["energy_error"]):  # of MCLMC, whose step follows from the error that it may have
-        line = changed(command, f"sampler.dynamics.energy_var={EXACT}")
+        line = changed(command, f"sampler.dynamics.energy_var={EXACT_ENERGY_VAR}")
         return [] if line == command else [("Take steps with a smaller error", line)]
     return [] if math.isnan(m["lr"]) else [("Take smaller steps", changed(command, f"sampler.lr={m['lr'] / 4:.2g}"))]
 

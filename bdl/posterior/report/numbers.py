@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from bdl.display import Progress
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import Calibration, CalibrationRequest, calibration_metrics, fitted_numbers, sentence
 from bdl.posterior.class_evaluation import ClassEvaluation
@@ -22,12 +23,12 @@ from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.judge_law import by_direction, sampled_temperature
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.ood import detection, named_detection
-from bdl.posterior.predict import Posterior, Progress
+from bdl.posterior.predict import Posterior
+from bdl.posterior.traces import TraceColumns
 from bdl.posterior.verdict import verdict
 from bdl.posterior.weights import energy_spreads
 
-Trace = Mapping[str, Tensor]  # columns by name, as `Monitor.trace` gives them: step (n,), others (n,) or (n, C)
-ROWS = {
+AVERAGES = {
     "start": "start: deep ensemble",
     "one_sample": "one sample",
     "chain_bma": "one chain's average",
@@ -54,14 +55,14 @@ class Summary:
     warnings: list[str] = field(default_factory=list)
     calibration: Calibration | None = None  # fitted on the split "val"
     class_names: Sequence[str] = ()  # empty where they are not known
-    command: str = ""  # the command that makes the run; empty where there is none
+    command: str = ""  # that makes the run; empty where it is not known
     seconds: float = math.nan  # of the run
 
 
 def summarise(
     posterior: Posterior,
     loaders: Mapping[str, Iterable[Any]],
-    trace: Trace | None = None,
+    trace: TraceColumns | None = None,
     ood: Iterable[Any] | None = None,
     progress: Progress | None = None,
     start: Posterior | None = None,
@@ -77,7 +78,7 @@ def summarise(
             split, see `bdl.ood`; `ood/bma/...` is by the average's entropy, `ood/one_sample/auroc` by a sample's.
         progress: called while the samples are evaluated, as `Posterior.evaluate_all` calls it.
         start: the deep ensemble at which the chains began; `test/start/...` are the scores of its average.
-        calibrate: what is fitted on the split "val", and scored on the others.
+        calibrate: what to fit on the split "val" and to score on "test".
 
     Raises StoreError if a sample cannot be read.
     """
@@ -111,12 +112,12 @@ def summarise(
 
 
 def calibration_fact(summary: Summary) -> dict[str, str]:
-    """What the report says of a calibration; nothing where there is none."""
+    """What the report says of a calibration; {} without a calibration."""
     return {"calibration": text} if (text := sentence(summary.metrics)) else {}
 
 
 def _detection(first: ClassEvaluation, outside: ClassEvaluation) -> dict[str, float]:
-    """How well scores tell the items of two evaluations apart; those of the average's entropy are `ood/bma/...`."""
+    """How well scores tell the items of two evaluations apart; `ood/bma/...` is by the average's entropy."""
     pairs = zip(first.one_sample, outside.one_sample, strict=True)
     one = [detection(*(torch.special.entr(p.double()).sum(1) for p in pair))["auroc"] for pair in pairs]
     by_score = named_detection(first.strangeness, outside.strangeness)
@@ -125,18 +126,18 @@ def _detection(first: ClassEvaluation, outside: ClassEvaluation) -> dict[str, fl
 
 
 def diverged_fact(posterior: Posterior) -> dict[str, str]:
-    """What the report says of the chains that diverged; nothing where none did."""
+    """What the report says of the chains that diverged; {} where all are sound."""
     steps = [f"{chain}" if step is None else f"{chain} at step {step:,}" for chain, step in posterior.diverged]
     return {"diverged": f"chain {', '.join(steps)}: all their samples up to there are left out"} if steps else {}
 
 
 def row_label(row: str, metrics: Mapping[str, float]) -> str:
-    """The heading of a row of `ROWS`."""
-    return f"{ROWS[row]} of {metrics['start/members']:.0f}" if row == "start" else ROWS[row]
+    """The heading of a row of `AVERAGES`."""
+    return f"{AVERAGES[row]} of {metrics['start/members']:.0f}" if row == "start" else AVERAGES[row]
 
 
-def scores_of(metrics: Mapping[str, float]) -> dict[str, str]:
-    """The scores that a table shows, and their headings: those of numbers, of tokens of a text, or of classes."""
+def score_headings(metrics: Mapping[str, float]) -> dict[str, str]:
+    """The scores that a table shows, and their headings: for numbers, for tokens of a text, or for classes."""
     if any(name.endswith("/rmse") for name in metrics):
         return VALUE_SCORES
     return TOKEN_SCORES if any(name.endswith("/perplexity") for name in metrics) else CLASS_SCORES
@@ -151,10 +152,10 @@ def shown_score(score: str, value: float) -> str:
     return f"{100 * (1 - value):.2f}" if score == "accuracy" else f"{value:.4f}"
 
 
-def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]:
+def _temperatures(posterior: Posterior, trace: TraceColumns | None) -> dict[str, float]:
     """Configured T and lr of the last sample; means over chains and over the kept part of the run for the rest.
 
-    Where T changes, a temperature is that of the last sample times a mean of its ratios to T, row by row.
+    Where T changes, a temperature is the last sample's T times the mean of the temperature's ratios to T, row by row.
     `temperature/change` is the largest T of a sample over the smallest one.
     """
     records = posterior.records
@@ -181,7 +182,7 @@ def _start(
 ) -> dict[str, float]:
     """The scores of the average over the members of the ensemble.
 
-    `start/gain_se` is the standard error of the difference between its NLL and that of the posterior, item by item.
+    `start/gain_se` is the standard error of the difference between its NLL and the posterior's, item by item.
     """
     metrics: dict[str, float] = {"start/members": ensemble.samples}
     for split, evaluation in ensemble.evaluate_all(loaders).items():
@@ -229,7 +230,7 @@ def _convergence(posterior: Posterior, evaluation: PosteriorEvaluation) -> list[
 
 
 def _energy_draws(posterior: Posterior) -> dict[str, np.ndarray]:
-    """(chains, draws) the energies of the samples, of all the data before those of batches; finite ones alone."""
+    """(chains, draws) the finite energies of the samples, full-data energies before batch energies."""
     draws = {name: posterior.recorded(name) for name in _ENERGIES}
     finite = {name: values[:, np.isfinite(values).all(0)] for name, values in draws.items()}
     return {name: values for name, values in finite.items() if values.shape[1]}
@@ -256,12 +257,12 @@ def print_summary(metrics: Mapping[str, float], seconds: float = math.nan) -> No
 
 def _scores_table(metrics: Mapping[str, float]) -> Table:
     table = Table(box=None, pad_edge=False)
-    scores = scores_of(metrics)
+    scores = score_headings(metrics)
     first = next(iter(scores))
     others = [heading.removesuffix(" (nats)") for score, heading in scores.items() if score != first]
     for title in ("", f"test {scores[first]}", *others, f"train {scores[first]}"):
         table.add_column(title, justify="left" if not title else "right", no_wrap=not title)
-    for key in ROWS:
+    for key in AVERAGES:
         if any(f"{split}/{key}/{first}" in metrics for split in ("test", "train")):
             test = [shown_score(s, metrics.get(f"test/{key}/{s}", math.nan)) for s in scores]
             train = shown_score(first, metrics.get(f"train/{key}/{first}", math.nan))

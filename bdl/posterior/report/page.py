@@ -21,10 +21,11 @@ from bdl.posterior.heads import is_worse_than_start
 from bdl.posterior.judgements import Check, Judgement, Numbers, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.next_steps import next_steps
-from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
+from bdl.posterior.report.numbers import AVERAGES, VALUE_SCORES, Summary, row_label, score_headings, shown_score
 from bdl.posterior.report.pictures import ReportData, pictures_of
 from bdl.posterior.report.tables import class_rows, ood_rows
 from bdl.posterior.report.text import Pieces, coloured
+from bdl.posterior.traces import TraceColumns
 from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
 from bdl.posterior.verdict import Verdict, verdict
 
@@ -62,7 +63,7 @@ def write_page(
     summary: Summary,
     facts: Mapping[str, str],
     explain: str,
-    trace: Trace | None,
+    trace: TraceColumns | None,
     units: Units | None = None,
     pieces: Pieces | None = None,
 ) -> ReportData:
@@ -74,7 +75,7 @@ def write_page(
         facts: shown as they are, in this order; `title` becomes the title.
         explain: `sampler.explain()`, or "".
         trace: the trace of all chains; without it the page shows the energies of the kept samples.
-        units: those of the target, for predictions of numbers; pictures are drawn in them.
+        units: of the target, for predictions of numbers; pictures are drawn in them.
         pieces: the text of each of some tokens, for predictions of tokens; without it the page shows no text.
     """
     test = next(iter(summary.evaluations.values()))
@@ -133,8 +134,8 @@ def page(data: ReportData) -> str:
         open_points=[c.name for level in ("bad", "look") for c in judged.checks if c.level == level],
         result=_in_short(m, data.values.units if data.values else Units()),
         splits=splits,
-        scores=list(scores_of(m).values()),
-        of_numbers=scores_of(m) is VALUE_SCORES,
+        scores=list(score_headings(m).values()),
+        of_numbers=score_headings(m) is VALUE_SCORES,
         score_rows=_score_rows(m, splits),
         pictures=pictures,
         readings={p.title: _worst(judged, p.checks) for p in pictures},
@@ -162,7 +163,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def _worst(judged: Verdict, names: Sequence[str]) -> Check | Judgement | None:
-    """The first of the worst of these checks, for which a picture speaks; None where none of them was made."""
+    """The worst of these checks, which a picture shows; the first of several, None where no such check was made."""
     checks = [check for check in judged.checks if check.name in names]
     return max(checks, key=lambda check: list(MARKS).index(check.level), default=None)
 
@@ -205,15 +206,16 @@ def score_table(metrics: Mapping[str, float]) -> tuple[list[str], list[list[str]
     """The heading and the rows of the table of scores on the test set, as texts."""
     m = or_nan(metrics)
     rows = [[name, *(cell.text for cell in cells)] for name, cells in _score_rows(m, ["test"])]
-    return ["average", *scores_of(m).values()], rows
+    return ["average", *score_headings(m).values()], rows
 
 
 def _score_rows(m: Mapping[str, float], splits: Sequence[str]) -> list[tuple[str, list[ScoreCell]]]:
     """Rows: start, one sample ... weighted average. Columns: the scores on the test set, then on the training set."""
-    known = {row for row in ROWS if any(not math.isnan(v) for k, v in m.items() if f"/{row}/" in k)}
-    rows = [row for row in ROWS if row in known or row not in ("start", "bma_weighted", "bma_scaled")]
+    known = {row for row in AVERAGES if any(not math.isnan(v) for k, v in m.items() if f"/{row}/" in k)}
+    rows = [row for row in AVERAGES if row in known or row not in ("start", "bma_weighted", "bma_scaled")]
     return [
-        (row_label(row, m), [_score(m, split, row, s, rows) for split in splits for s in scores_of(m)]) for row in rows
+        (row_label(row, m), [_score(m, split, row, s, rows) for split in splits for s in score_headings(m)])
+        for row in rows
     ]
 
 

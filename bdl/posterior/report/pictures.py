@@ -14,7 +14,7 @@ from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_sentences
 from bdl.posterior.evaluation import Curve
 from bdl.posterior.judge_law import COLDEST_DIRECTION, HOTTEST_DIRECTION, KINETIC, T_EFF
-from bdl.posterior.judge_weights import HEAT
+from bdl.posterior.judge_weights import TOLERATED_HEAT
 from bdl.posterior.report.text import Word
 from bdl.posterior.value_evaluation import Values
 
@@ -69,12 +69,12 @@ HISTOGRAM = (
     "The multiplier scales the gradient: above 1 it pulls the chain to low energy.",
 )
 
-LIMITS = (1 / HEAT, HEAT)  # of the ratio of a temperature to T
-SHOWN = 20  # directions in a picture
+LIMITS = (1 / TOLERATED_HEAT, TOLERATED_HEAT)  # of the ratio of a temperature to T
+DIRECTIONS_SHOWN = 20  # directions in a picture
 
 # The checks that these pictures show
-AVERAGES = ("Monte Carlo error", "Average against one sample")
-TEMPERATURES = ("Temperature", T_EFF, KINETIC, "Configurational temperature")
+AVERAGE_CHECKS = ("Monte Carlo error", "Average against one sample")
+TEMPERATURE_CHECKS = ("Temperature", T_EFF, KINETIC, "Configurational temperature")
 DIRECTIONAL = (HOTTEST_DIRECTION, COLDEST_DIRECTION)
 WIDTHS = ("Width against residuals", "Calibration of intervals")
 WEIGHTING = ("ESS of importance weights", "Energy bins")
@@ -131,7 +131,7 @@ class Picture:
 
 
 def pictures_of(data: ReportData) -> list[Picture]:
-    """The pictures for which there are numbers: none of them is an empty frame."""
+    """The pictures for which there are numbers, so that no picture is an empty frame."""
     from bdl.posterior.plot.predictions import has_reliability
     from bdl.posterior.report import figures  # it imports matplotlib, which takes a second
 
@@ -142,39 +142,39 @@ def pictures_of(data: ReportData) -> list[Picture]:
         of = f", first of {v.targets} targets" if v.targets > 1 else ""
         shares = (v.shares, len(v.y))
         pictures += [
-            Picture(f"Predictions against data{of}", figures.intervals, (v,), *INTERVALS),
-            Picture(f"Residuals{of}", figures.residuals, (v,), *RESIDUALS, "half"),
-            Picture("Calibration of quantiles", figures.quantiles, shares, *QUANTILES, "half", WIDTHS),
+            Picture(f"Predictions against data{of}", figures.intervals_figure, (v,), *INTERVALS),
+            Picture(f"Residuals{of}", figures.residuals_figure, (v,), *RESIDUALS, "half"),
+            Picture("Calibration of quantiles", figures.quantiles_figure, shares, *QUANTILES, "half", WIDTHS),
         ]
     if moves(trace.get("energy", ())):
         energies = (trace["step"], trace["energy"], np.asarray(data.kept_steps))
-        pictures.append(Picture("Energy", figures.energy_trace, energies, *ENERGY, checks=["Energy"], zooms=True))
+        pictures.append(Picture("Energy", figures.traces_figure, energies, *ENERGY, checks=["Energy"], zooms=True))
     if hot_to_cold := directions_of(data.metrics):
         arguments = (hot_to_cold, LIMITS)
         pictures.append(
-            Picture("Temperature by direction", figures.directions, arguments, *DIRECTIONS, checks=DIRECTIONAL)
+            Picture("Temperature by direction", figures.directions_figure, arguments, *DIRECTIONS, checks=DIRECTIONAL)
         )
     if rows := rows_that_move(trace):
         pictures.append(schedule_picture(trace, rows))
     if curve is not None and len(curve.samples) > 1:
         title = f"{'RMSE' if curve.of_numbers else 'Accuracy'} and NLL against the number of networks"
-        pictures.append(Picture(title, figures.learning_curve, (curve,), *CURVE, checks=AVERAGES))
+        pictures.append(Picture(title, figures.learning_curve_figure, (curve,), *CURVE, checks=AVERAGE_CHECKS))
     if any(has_reliability(*each) for each in data.reliability.values()):
         shown, check = (data.reliability,), ["Calibration error (ECE)"]
-        pictures.append(Picture("Reliability", figures.reliability, shown, *RELIABILITY, "half", check))
+        pictures.append(Picture("Reliability", figures.reliability_figure, shown, *RELIABILITY, "half", check))
     if h is not None:
         state = "has settled and is frozen" if h.frozen else "still changes"
         did, (lead, parts) = " ".join(weighting_sentences(data.metrics)), HISTOGRAM
         caption = f"{did} zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {parts}".strip()
         title = "Energy histogram and weighting"
-        pictures.append(Picture(title, figures.histogram, (h,), lead, caption, "half", WEIGHTING))
+        pictures.append(Picture(title, figures.energy_weights_figure, (h,), lead, caption, "half", WEIGHTING))
     return pictures
 
 
 def directions_of(metrics: Mapping[str, float]) -> list[tuple[str, float, float]]:
     """(name, ratio to T, its standard error) of the directions that were measured, the hottest first.
 
-    Of more than SHOWN the hottest and the coldest ones.
+    Of more than DIRECTIONS_SHOWN directions the hottest and the coldest.
     """
     t, prefix = metrics.get("temperature", 0.0), "temperature/direction/"
     measured = {k.removeprefix(prefix): v / t for k, v in metrics.items() if k.startswith(prefix)} if t else {}
@@ -184,7 +184,9 @@ def directions_of(metrics: Mapping[str, float]) -> list[tuple[str, float, float]
         if not name.endswith("_se") and ratio > 0
     ]
     rows.sort(key=lambda row: -row[1])
-    return rows if len(rows) <= SHOWN else [*rows[: SHOWN // 2], *rows[-(SHOWN // 2) :]]
+    return (
+        rows if len(rows) <= DIRECTIONS_SHOWN else [*rows[: DIRECTIONS_SHOWN // 2], *rows[-(DIRECTIONS_SHOWN // 2) :]]
+    )
 
 
 def name_of_direction(direction: str) -> str:
@@ -200,20 +202,20 @@ def name_of_direction(direction: str) -> str:
 
 def rows_that_move(trace: Mapping[str, Any]) -> list[str]:
     """Which rows of `figures.SCHEDULE` change along the run: a picture of a constant says nothing."""
-    from bdl.posterior.report.figures import SCHEDULE as rows
+    from bdl.posterior.report.figures import SCHEDULE_ROWS as rows
 
     return [name for name, columns in rows.items() if any(moves(trace.get(column, ())) for column in columns)]
 
 
 def schedule_picture(trace: Mapping[str, Any], rows: Sequence[str]) -> Picture:
-    """Learning rate, temperatures and multiplier, those of them that change."""
-    from bdl.posterior.report.figures import schedule
+    """Learning rate, temperatures and multiplier, as far as they change."""
+    from bdl.posterior.report.figures import schedule_figure
 
     names = {"lr": "learning rate"}
     title = " and ".join(names.get(row, row) for row in rows).capitalize()
     lead, hot = " ".join(SCHEDULE[row] for row in rows), "temperature" in rows
-    checks = TEMPERATURES if hot else ()
-    return Picture(title, schedule, (trace, rows), lead, TEMPERATURE if hot else "", checks=checks, zooms=True)
+    checks = TEMPERATURE_CHECKS if hot else ()
+    return Picture(title, schedule_figure, (trace, rows), lead, TEMPERATURE if hot else "", checks=checks, zooms=True)
 
 
 def moves(values: Any) -> bool:

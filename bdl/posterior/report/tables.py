@@ -1,4 +1,4 @@
-"""The rows of two tables of a report: the scores of each class, and those on out-of-distribution items."""
+"""The rows of two tables of a report: the scores of each class, and the scores on out-of-distribution items."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.evaluation import PosteriorEvaluation
 
 OOD_SCORES = {"bma": "entropy", "mutual_information": "mutual information", "energy": "energy of the logits"}
-CLASSES = 100  # more classes make no table
+CLASSES_IN_TABLE = 100  # more classes make no table
 
 
 def class_rows(evaluation: PosteriorEvaluation, names: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """The rows of the table of classes, and their means; none for tokens, for numbers, and for very many classes."""
+    """The rows of the table of classes, and their means; [] for tokens, for numbers, and for very many classes."""
     if not isinstance(evaluation, ClassEvaluation) or evaluation.tokens:
         return []
     scores = evaluation.class_scores()
     count = len(scores.items)
-    if count > CLASSES or evaluation.likelihood.outputs == "labels":
+    if count > CLASSES_IN_TABLE or evaluation.likelihood.outputs == "labels":
         return []
     named = list(names) if len(names) == count else [str(k) for k in range(count)]
     parts = [scores.recall, scores.precision, scores.iou, scores.auc]

@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-LEVELS = 65534  # steps from one end of an axis to the other; 65535 stands for a number that is not finite
+ZOOM_LEVELS = 65534  # steps from one end of an axis to the other; 65535 stands for a number that is not finite
 
 
 def lines_of(figure: Figure) -> str:
@@ -56,5 +56,5 @@ def _levels(values: np.ndarray, ends: tuple[float, float]) -> str:
     """Values (n,) between the two ends as numbers 0 ... 65534 of 16 bits, little-endian, in base64."""
     low, high = ends
     share = (values - low) / ((high - low) or 1.0)
-    levels = np.where(np.isfinite(share), np.rint(share * LEVELS), LEVELS + 1)
+    levels = np.where(np.isfinite(share), np.rint(share * ZOOM_LEVELS), ZOOM_LEVELS + 1)
     return base64.b64encode(levels.astype("<u2").tobytes()).decode()

@@ -26,8 +26,8 @@ from bdl.errors import StoreError
 from bdl.posterior.diagnostics import convergence_rows
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import Curve
-from bdl.posterior.report.figures import schedule
-from bdl.posterior.report.numbers import ROWS, summarise
+from bdl.posterior.report.figures import schedule_figure
+from bdl.posterior.report.numbers import AVERAGES, summarise
 from bdl.posterior.report.page import page, write_page
 from bdl.posterior.report.pictures import ReportData, pictures_of
 
@@ -68,7 +68,7 @@ def data() -> ReportData:
     metrics = {
         f"{split}/{row}/{score}": value
         for split in ("test", "train")
-        for row in ROWS
+        for row in AVERAGES
         for score, value in {"accuracy": 0.91, "nll": 0.25, "ece": 0.02, "brier": 0.13}.items()
     }
     error = {"mcse/most": 0.01, "mcse/worst": 0.03}
@@ -143,7 +143,7 @@ def test_no_picture_is_an_empty_frame():
     }
     assert pictures_of(ReportData("t", **nothing)) == []
     trace = {"step": np.arange(5), "lr": np.ones(5), "t_eff": np.full((5, 2), np.nan)}
-    assert len(schedule({k: np.asarray(v) for k, v in trace.items()}).axes) == 1  # lr alone, no frame for T_eff
+    assert len(schedule_figure({k: np.asarray(v) for k, v in trace.items()}).axes) == 1  # lr alone, no frame for T_eff
 
 
 def test_rows_and_pictures_of_constants_are_left_out():
@@ -171,7 +171,7 @@ def test_a_picture_says_what_to_look_for_and_the_worst_that_its_checks_found(dat
 
 
 def test_names_every_row_and_shows_every_kind_of_number(text):
-    for name in (*ROWS.values(), "error %", "NLL (nats)", "ECE", "Brier", "9.00", "0.2500", "4,435", "noise_ratio"):
+    for name in (*AVERAGES.values(), "error %", "NLL (nats)", "ECE", "Brier", "9.00", "0.2500", "4,435", "noise_ratio"):
         assert name in html.unescape(text)
     assert "You can trust these samples" in text
     differ = "predicted probabilities differ between runs by ± 0.01 or less at 9 of 10 items, ± 0.03 at the worst"
@@ -181,7 +181,7 @@ def test_names_every_row_and_shows_every_kind_of_number(text):
 def test_weighted_row_is_left_out_where_there_are_no_weights(data):
     plain = {k: v for k, v in data.metrics.items() if "weight" not in k}
     text = html.unescape(page(ReportData("t", metrics=plain)))
-    assert ROWS["bma_weighted"] not in text and ROWS["bma"] in text
+    assert AVERAGES["bma_weighted"] not in text and AVERAGES["bma"] in text
 
 
 def test_the_best_number_of_a_column_is_bold():

@@ -16,7 +16,7 @@ from by_hand import NUMBERS_X, NUMBERS_Y
 import bdl
 from bdl.data import TensorSlices
 from bdl.posterior.metrics import value_metrics
-from bdl.posterior.plot.predictions import SHOWN
+from bdl.posterior.plot.predictions import INTERVALS_SHOWN
 from bdl.posterior.report import figures
 from bdl.posterior.report.numbers import print_summary, summarise
 from bdl.posterior.report.page import ReportData, page, write_page
@@ -87,17 +87,17 @@ def drawn(items: int, outside: int = 3) -> Values:
 
 @pytest.mark.parametrize("items", [1, 40, 500])
 def test_every_item_of_the_picture_is_inside_or_outside_its_interval(items):
-    ax = figures.intervals(drawn(items, min(3, items))).axes[0]
+    ax = figures.intervals_figure(drawn(items, min(3, items))).axes[0]
     lines = {line.get_label(): line for line in ax.get_lines()}
     means = lines["predicted mean"].get_ydata()
     inside, outside = (len(lines[f"data, {name}"].get_ydata()) for name in ("inside", "outside"))
-    assert inside + outside == len(means) == min(items, SHOWN) and (np.diff(means) > 0).all()
+    assert inside + outside == len(means) == min(items, INTERVALS_SHOWN) and (np.diff(means) > 0).all()
     assert outside == 3 if items == 40 else outside >= (items == 1)
-    assert ("all" in ax.get_xlabel()) == (items <= SHOWN)
+    assert ("all" in ax.get_xlabel()) == (items <= INTERVALS_SHOWN)
 
 
 def test_residuals_are_drawn_in_standard_deviations():
-    ax = figures.residuals(drawn(40)).axes[0]
+    ax = figures.residuals_figure(drawn(40)).axes[0]
     points = next(line for line in ax.get_lines() if len(line.get_ydata()) == 40)
     np.testing.assert_allclose(sorted(points.get_ydata()), [0.5] * 37 + [5.0] * 3)
     assert ax.get_ylim()[1] > 5
@@ -107,10 +107,10 @@ def test_every_picture_can_be_embedded(summary):
     values = Values.of(summary.evaluations["test"])
     curve = summary.evaluations["test"].curve
     for draw, arguments in (
-        (figures.intervals, (values,)),
-        (figures.residuals, (values,)),
-        (figures.quantiles, (values.shares, len(values.y))),
-        (figures.learning_curve, (curve,)),
+        (figures.intervals_figure, (values,)),
+        (figures.residuals_figure, (values,)),
+        (figures.quantiles_figure, (values.shares, len(values.y))),
+        (figures.learning_curve_figure, (curve,)),
     ):
         assert figures.as_uri(draw, *arguments).startswith("data:image/svg+xml;base64,")
 

@@ -9,12 +9,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bdl.posterior.report.figures import drawn
-from bdl.posterior.report.zoom import LEVELS, lines_of
+from bdl.posterior.report.zoom import ZOOM_LEVELS, lines_of
 
 
 def decoded(text: str, low: float, high: float) -> np.ndarray:
     levels = np.frombuffer(base64.b64decode(text), "<u2").astype(float)
-    return np.where(levels > LEVELS, np.nan, low + (high - low) * levels / LEVELS)
+    return np.where(levels > ZOOM_LEVELS, np.nan, low + (high - low) * levels / ZOOM_LEVELS)
 
 
 def test_the_lines_of_each_axis_decode_to_what_was_drawn_to_half_a_level():
@@ -38,9 +38,11 @@ def test_the_lines_of_each_axis_decode_to_what_was_drawn_to_half_a_level():
     assert not top["log"] and bottom["log"] and bottom["name"] == "rate" and flat["label"] == ""
     seen = decoded(line["y"], *line["ends"])
     np.testing.assert_array_equal(np.isnan(seen), np.isnan(y))
-    half = (np.nanmax(2 * y) - np.nanmin(2 * y)) / LEVELS / 2
+    half = (np.nanmax(2 * y) - np.nanmin(2 * y)) / ZOOM_LEVELS / 2
     np.testing.assert_allclose(seen, 2 * y, rtol=0, atol=1.001 * half)
-    np.testing.assert_allclose(decoded(line["x"], *top["x"]), x, rtol=0, atol=1.001 * np.ptp(top["x"]) / LEVELS / 2)
+    np.testing.assert_allclose(
+        decoded(line["x"], *top["x"]), x, rtol=0, atol=1.001 * np.ptp(top["x"]) / ZOOM_LEVELS / 2
+    )
     np.testing.assert_allclose(decoded(flat["y"], *flat["ends"]), constant)
     left, low, right, high = top["box"]
     assert 0 < left < right < 1 and bottom["box"][3] < low < high < 1
