@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
-from bdl.baselines.swag import Moments
+from bdl.contrib.baselines.swag import Moments
 from bdl.engine.choose import choose_gradient
 from bdl.samplers.potential import BoundGradient
 from bdl.seeding import generator
