@@ -134,7 +134,7 @@ class GradientMoves(Moves):
         potential.complete(e, update.add_prior)  # e.g is the gradient of U/N, unless nobody but the update reads it
         if self.replicas is not None:
             self.replicas.swap(chain, potential, self.batch_noise, now, launch)
-        multiplier = self.reweighting.weigh(e.g, e.energy, potential, now, launch)  # (..., 1)
+        multiplier = self.reweighting.weigh(e.g, e.energy, potential, now, update.scale, launch)  # (..., 1)
         chain.measure(chain.theta, e.g, e.idle, potential.num_data, potential.prior.offset)
         lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
         chain.entropy = chain.dynamics.entropy(chain.state)
@@ -178,7 +178,7 @@ class GradientMoves(Moves):
         if not self.compiled.takes(potential.prior, potential.num_data, *now.pair):
             return self.python
         read = e.idle or chain.measures_next or self.replicas is not None or potential.clip is not None
-        self.compiled.at_once = not (read or self._weighted)
+        self.compiled.at_once = not read
         return self.compiled
 
     def _extra(self, multiplier: Tensor | None) -> tuple[dict[str, Tensor], ...]:
@@ -217,7 +217,7 @@ class GradientMoves(Moves):
 
 @dataclass(eq=False)
 class PythonUpdate:
-    """The update by the dynamics itself; `CompiledUpdate` has the same three functions."""
+    """The update by the dynamics itself; `CompiledUpdate` has the same functions."""
 
     chain: Chain
     potential: Potential
@@ -225,6 +225,10 @@ class PythonUpdate:
     def add_prior(self, g: Tensor) -> None:
         """Make g (..., d), the gradient of the mean loss, that of U/N."""
         self.potential.prior.add_grad_(g, self.chain.theta, self.potential.num_data)
+
+    def scale(self, g: Tensor, multiplier: Tensor) -> None:
+        """Multiply the gradient of U/N by (..., 1)."""
+        g.mul_(multiplier)
 
     def noise(self, temperature: Scalar) -> Tensor:
         """z (..., n) for the step."""

@@ -17,6 +17,7 @@ typedef struct {
     CHAIN_FIELDS
     I form;
     float *m, *xi; /* m is NULL in a dynamics of first order, xi in all but the thermostat */
+    const float *multiplier; /* (chains) of the gradient of U/N; NULL: 1 */
     float *const *seen; /* (steps) where the gradient of the loss is copied to; NULL: nowhere */
 } Update;
 
@@ -90,6 +91,8 @@ static void move_part(const Update *u, I chain, I from, I n, const float *z, con
     if (adds_prior) {
         add_prior(u, theta, g, whole, from, n);
         g = whole;
+        if (u->multiplier)
+            for (I i = 0; i < n; i++) whole[i] *= u->multiplier[chain];
     }
     if (u->form == THERMOSTAT) thermostatted(theta, m, g, z, 1 - u->xi[chain], numbers, sums, from, n);
     else if (m) second_order(theta, m, g, z, numbers, n);

@@ -31,7 +31,7 @@ _TRIED = ([1.0, 0, 0, 0.75, -3], [0, 1.0, 0, -1.5, 40], [0, 0, 1.0, 0.5, 2])
 class _Update(ChainFields):
     """`Update` of update_kernel.c."""
 
-    _fields_ = [("form", NUMBER), *fields(ADDRESS, "m", "xi", "seen")]
+    _fields_ = [("form", NUMBER), *fields(ADDRESS, "m", "xi", "multiplier", "seen")]
 
 
 class CompiledUpdate(CompiledSteps):
@@ -50,9 +50,8 @@ class CompiledUpdate(CompiledSteps):
         plain = set(vars(chain.state)) == {"theta", *self._names}
         self.form = form_of(chain.dynamics) if plain else None
         self._known: dict[tuple[float, float], tuple[float, ...]] = {}
-        self.at_once = (
-            False  # whether the step adds the prior on its way, because nobody else reads the gradient of U/N
-        )
+        self.at_once = False  # whether the step adds the prior, because nobody else reads the gradient of U/N
+        self._multiplier: Tensor | None = None  # to which the fields point
         self._last: tuple[float, float] | None = None  # lr and tau of the numbers to which the fields point
 
     def knows_chain(self) -> bool:
@@ -66,8 +65,16 @@ class CompiledUpdate(CompiledSteps):
 
     def add_prior(self, g: Tensor) -> None:
         """Make g, which is chain.g, the gradient of U/N; `at_once` leaves that to the step, and g as it is."""
+        self.fields.multiplier = None
         if not self.at_once:
             self.library.bdl_update_prior(self.address)
+
+    def scale(self, g: Tensor, multiplier: Tensor) -> None:
+        """Multiply the gradient of U/N by (..., 1), at once or in the step."""
+        if self.at_once:
+            self._multiplier, self.fields.multiplier = multiplier, multiplier.data_ptr()
+        else:
+            g.mul_(multiplier)
 
     def noise(self, temperature: Scalar) -> Tensor:
         """z, without the noise, which the step makes where it uses it."""
@@ -93,7 +100,7 @@ class CompiledUpdate(CompiledSteps):
             return False
         self._last = None
         self.hold(doubles([x for each in settings for x in self._known[each]]), losses, seen)
-        self.fields.seen = ctypes.addressof(seen)
+        self.fields.seen, self.fields.multiplier = ctypes.addressof(seen), None
         return True
 
     def _knows(self, settings: Sequence[tuple[float, float]]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -74,11 +74,12 @@ class Reweighting(Saved):
         energy: Tensor | None,
         potential: Potential,
         now: StepSettings,
+        scale: Callable[[Tensor, Tensor], Any] = Tensor.mul_,
         launch: Launch | None = None,
     ) -> Tensor | None:
         """Multiply g (..., d) in place by the multiplier (..., 1) and return it; psi learns from the energy (C,).
 
-        launch: runs the kernels together, once the bins are known.
+        scale: multiplies. launch: runs the kernels together, once the bins are known.
         """
         if energy is None or not self.weighting.needs_energy:
             return None
@@ -89,7 +90,7 @@ class Reweighting(Saved):
                 return self._weigh_recorded(h, g, self.energy, now, launch)
         self._weigh_and_learn(lean(self.energy), now)
         multiplier = self.multiplier.to(g.dtype).view(*g.shape[:-1], 1)
-        g.mul_(multiplier)
+        scale(g, multiplier)
         return multiplier
 
     def _weigh_recorded(self, h: Histogram, g: Tensor, u: Tensor, now: StepSettings, launch: Launch) -> Tensor:
