@@ -10,7 +10,7 @@ A comment behind a sentence, a list or a table says where its numbers stand, in 
 
 Files lie in scripts/results and say version, machine and date. `@ path` is where all paths begin, and
 `each a | b: ...` repeats what follows with `$` replaced. `rows` says that each row of the table stands in the file.
-`in a .. b` bounds a value that the page tells in words. scripts/claims.py has the rest of the language.
+`in a .. b` bounds a value that the page tells in words. scripts/tools/claims.py has the rest of the language.
 
 A reference speaks of the text before it, back to the last empty line or reference. Red are: a number that differs, a
 file that is missing, and a number with a unit, a ± or a score in its sentence that has neither a result nor `no claim`.
@@ -28,7 +28,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from claims import ClaimError, evaluate
+from tools.claims import ClaimError, evaluate
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

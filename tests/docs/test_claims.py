@@ -8,8 +8,8 @@ import sys
 
 import pytest
 from check_claims import PAGES, check, load
-from claims import ClaimError, evaluate
 from composing import SCRIPTS
+from tools.claims import ClaimError, evaluate
 
 RESULT = {
     "bdl": "0.2.0",
