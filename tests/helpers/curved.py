@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-
-from bdl.errors import ConfigError
 from literature.targets.base import Target
 from literature.targets.quadrature import Quadrature, integrate
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -27,13 +25,6 @@ class Banana(Target):
     dim: int = 2
     bend: float = 0.1
     scale: float = 3.0
-
-    def __post_init__(self) -> None:
-        if self.dim < 2 or not self.scale > 0:
-            raise ConfigError(f"a banana needs dim >= 2 and scale > 0, got {self.dim} and {self.scale}")
-
-    def energy(self, x: Tensor) -> Tensor:
-        return self.energy_and_grad(x)[0]
 
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         b, s = self.bend, self.scale
@@ -78,13 +69,6 @@ class Funnel(Target):
     dim: int = 10
     scale: float = 3.0
 
-    def __post_init__(self) -> None:
-        if self.dim < 2 or not self.scale > 0:
-            raise ConfigError(f"a funnel needs dim >= 2 and scale > 0, got {self.dim} and {self.scale}")
-
-    def energy(self, x: Tensor) -> Tensor:
-        return self.energy_and_grad(x)[0]
-
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         v, rest, n = x[..., 0], x[..., 1:], self.dim - 1
         scaled = rest * (-v).exp().unsqueeze(-1)
@@ -122,13 +106,6 @@ class DoubleWell(Target):
     height: float = 4.0
     tilt: float = 0.0
     dim: int = 1
-
-    def __post_init__(self) -> None:
-        if not self.height > 0 or self.dim != 1:
-            raise ConfigError(f"a double well needs height > 0 and dim 1, got {self.height} and {self.dim}")
-
-    def energy(self, x: Tensor) -> Tensor:
-        return self.energy_and_grad(x)[0]
 
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r = x.square() - 1
