@@ -3,12 +3,19 @@
 from . import data, metrics, models, schedules
 from .baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
 from .checkpoint import CheckpointStart
+from .contrib.control.variate import ControlVariate
+from .contrib.covariance_controlled import CCHMC
+from .contrib.distillation.distil import Distilled
+from .contrib.distillation.training import Distillation
+from .contrib.isokinetic import SMILE
+from .contrib.landscape.coefficient import learning_coefficient
+from .contrib.landscape.estimate import CoefficientEstimate
+from .contrib.recipe.recipe import Recipe
+from .contrib.thin import Thinning
 from .engine.gradient import per_example_gradients
 from .engine.noise_draws import noise_draws
 from .engine.stack import ChainStack
 from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError
-from .landscape.coefficient import learning_coefficient
-from .landscape.estimate import CoefficientEstimate
 from .lightning import callbacks
 from .lightning.callbacks import (
     CollectSamples,
@@ -33,25 +40,19 @@ from .likelihoods import (
 )
 from .posterior import plot
 from .posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
-from .posterior.distil import Distillation, Distilled
 from .posterior.ood import ood
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
-from .posterior.thin import Thinning
 from .run.in_python import Report, report, sample
 from .run.predict import predict_table
 from .samplers.blocks import Block
 from .samplers.clipping import ClipNorm, ClipValue
-from .samplers.control import ControlVariate
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
-from .samplers.dynamics.covariance_controlled import CCHMC
-from .samplers.dynamics.isokinetic import SMILE
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGLRW
 from .samplers.dynamics.metropolis import HMC, MALA, Metropolis
 from .samplers.dynamics.microcanonical import MCLMC
 from .samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
-from .samplers.dynamics.recipe import Recipe
 from .samplers.dynamics.underdamped import SGNHT
 from .samplers.dynamics.variational import MeanField
 from .samplers.exchange import Exchange

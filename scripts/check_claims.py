@@ -1,19 +1,29 @@
 """Compares the numbers of the README and of docs/ with the results that they are from: python scripts/check_claims.py.
 
-A comment behind a sentence, a list or a table says where its numbers stand, in their order:
+docs/claims/PAGE.toml says for the numbers of a page, in their order, where they stand:
 
-    <!-- result tables/landsat-default.json: spread(100 * (1 - runs.bma.accuracy)) .2f; max(runs."rhat/max") .3f -->
-    <!-- result leaderboard/leaderboard.json @ problems.landsat: reference.rhat .3f; runs[0].nll in 0.1 .. 0.2 -->
-    <!-- result tables/candidates.md: rows -->
-    <!-- no claim: published by Liang (2024) -->
-    <!-- no claim 7.65, 9.00: published by Liang (2024) -->
+    [[claim]]
+    text = "On Landsat the error is … over five seeds"
+    result = '''
+    tables/landsat-default.json: spread(100 * (1 - runs.bma.accuracy)) .2f; max(runs."rhat/max") .3f
+    leaderboard/leaderboard.json @ problems.landsat: reference.rhat .3f; runs[0].nll in 0.1 .. 0.2'''
 
-Files lie in scripts/results and say version, machine and date. `@ path` is where all paths begin, and
+    [[claim]]
+    text = "| method | Landsat |"
+    result = "tables/candidates.md: rows"
+    exempt = ["7.65", "9.00"]
+    reason = "published by Liang (2024)"
+
+`text` is copied from the page: … stands for any words between two others, and for numbers at the beginning or the end.
+A row of a table, or its heading, stands for the table. An entry with a `reason` alone says that its text has no
+measurement of ours; beside a result, `exempt` lists the numbers that are no measurement.
+
+Results lie in scripts/results and say version, machine and date. `@ path` is where all paths begin, and
 `each a | b: ...` repeats what follows with `$` replaced. `rows` says that each row of the table stands in the file.
 `in a .. b` bounds a value that the page tells in words. scripts/tools/claims.py has the rest of the language.
 
-A reference speaks of the text before it, back to the last empty line or reference. Red are: a number that differs, a
-file that is missing, and a number with a unit, a ± or a score in its sentence that has neither a result nor `no claim`.
+Red are: a number that differs, a file that is missing, an entry whose text the page does not have, and a number with a
+unit, a ± or a score in its sentence that no entry speaks of.
 """
 
 from __future__ import annotations
@@ -23,124 +33,81 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tools.claim_entries import Entry, read
 from tools.claims import ClaimError, evaluate
+from tools.page_numbers import NUMBER, Number, Part, blank, paragraphs
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+CLAIMS = ROOT / "docs" / "claims"
 
-COMMENT = re.compile(r"<!-- (result|no claim)\b(.*?)-->", re.S)
-HIDDEN = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)\n]*\)|^#.*?$", re.S | re.M)  # code, links and headings
 SOURCE = re.compile(r"(?:^|\s)(?=[\w/.-]+\.(?:json|md)\b)")
 CLAIM = re.compile(r"(?P<expression>.*?)\s+(?:(?P<format>,?\.\d[fe]|s)|in (?P<low>\S+) \.\. (?P<high>\S+))", re.S)
-NUMBER = re.compile(
-    r"(?<![\w.,])(?:(?<=[\s(|])[-+]|(?<=^)[-+])?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:e-?\d+)?(?![\w]|,\d|\.\d)"
-)
-UNIT = re.compile(
-    r"\s?(?:%|ms\b|µs\b|s\b|seconds?\b|minutes?\b|min\b|core-seconds\b|[kMGT]i?B\b|nats\b|points?\b|images\b|times\b|±)"
-)
-SCORE = re.compile(r"\b(?:NLL|LPPD|RMSE|CRPS|ECE|R-hat|ESS|T_eff|accurac|multiplier|of the time|core-seconds)")
 BARE = re.compile(r"(?<![\w.])\.\d+")
 PROVENANCE = ("version", "machine", "date")
 DATED = re.compile(r"bdl \d.* of .*\d{4}-\d\d-\d\d")  # the first line of a table without a file .json
 
 
-@dataclass
-class Block:
-    """Some text of a page, and the references that speak of it."""
-
-    text: str
-    line: int  # number of the first line
-    references: list[re.Match[str]] = field(default_factory=list)
-
-    @property
-    def is_table(self) -> bool:
-        return self.text.lstrip().startswith("|")
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number that a page shows."""
-
-    text: str
-    place: int  # place in the block
-    measured: bool  # whether it has a unit, a ±, or a score in its sentence
-
-
-def check(page: Path, results: Path) -> list[str]:
+def check(page: Path, claims: Path, results: Path) -> list[str]:
     """What is wrong with a page, one line for each fault: place, number, and what the result says."""
-    return [
-        f"{page.name}:{block.line + block.text.count(chr(10), 0, place)}: {fault}"
-        for block in blocks(page.read_text())
-        for place, fault in faults(block, results)
-    ]
+    text = page.read_text()
+    try:
+        entries = read(claims)
+    except ClaimError as error:
+        return [str(error)]
 
+    def at(place: int) -> str:
+        return f"{page.name}:{text.count(chr(10), 0, place) + 1}"
 
-def blocks(text: str) -> list[Block]:
-    """The text between empty lines and references. Code, links and headings are blanks in it."""
-    text = blank(text)
-    found: list[Block] = []
-    for paragraph in re.finditer(r"(?:(?!\n[ \t]*\n)(?:<!--.*?-->|.))+", text, re.S):
-        place = paragraph.start()
-        for comment in COMMENT.finditer(text, paragraph.start(), paragraph.end()):
-            if text[place : comment.start()].strip():
-                found.append(Block(text[place : comment.start()], text.count("\n", 0, place) + 1))
-            if found:
-                found[-1].references.append(comment)
-            place = comment.end()
-        if text[place : paragraph.end()].strip():
-            found.append(Block(text[place : paragraph.end()], text.count("\n", 0, place) + 1))
+    found = [f"{at(match.start())}: write 0{match[0]} with its zero" for match in BARE.finditer(blank(text))]
+    in_page, spoken = paragraphs(text), list[Part]()
+    for entry in entries:
+        try:
+            part = entry.find(text, in_page)
+        except ClaimError as error:
+            found.append(f"{entry.place}: {error}")
+            continue
+        if any(part.start < other.end and other.start < part.end for other in spoken):
+            found.append(f"{entry.place}: another entry speaks of {entry.text!r} or a part of it: merge the two")
+        found += [f"{at(place)}: {fault} ({entry.place})" for place, fault in faults(part, entry, results)]
+        spoken.append(part)
+    for number in (n for paragraph in in_page for n in paragraph.numbers() if n.measured):
+        if not any(part.start <= number.place < part.end for part in spoken):
+            found.append(f"{at(number.place)}: {number.text} has no result: name it in {claims.name}")
     return found
 
 
-def blank(text: str) -> str:
-    """The text with blanks in the place of code, links and headings."""
-    return HIDDEN.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+def faults(part: Part, entry: Entry, results: Path) -> Iterator[tuple[int, str]]:
+    """(place in the page, what is wrong) of the part of which an entry speaks."""
+    free, after = part.numbers(), part.start  # numbers that no claim names yet; claims follow their order
+    absent = set(entry.exempt) - {number.text for number in free}
+    if absent:
+        yield part.start, f"`exempt` has {', '.join(sorted(absent))}, which the text does not"
+    try:
+        for wanted in claimed(entry.result, part, results):
+            place, free = matched(wanted, part, free, after)
+            after = max(after, place)
+    except ClaimError as error:
+        yield after, str(error)
+    if not entry.result and not any(number.measured for number in free):
+        yield part.start, "the text claims no measurement: delete the entry"
+    if entry.result:
+        yield from ((n.place, f"{n.text} has no result") for n in free if n.measured and n.text not in entry.exempt)
 
 
-def faults(block: Block, results: Path) -> Iterator[tuple[int, str]]:
-    """(place in the block, what is wrong) of one block."""
-    yield from ((match.start(), f"write 0{match[0]} with its zero") for match in BARE.finditer(block.text))
-    free, after = numbers(block), 0  # numbers that nothing speaks of yet; claims follow their order
-    bodies = [reference[2] for reference in block.references if reference[1] == "result"]
-    for body in bodies:
-        try:
-            for wanted in claimed(body, block, results):
-                place, free = matched(wanted, block, free, after)
-                after = max(after, place)
-        except ClaimError as error:
-            yield after, str(error)
-    listed, of_all = exempt(block)
-    if of_all and bodies:
-        yield 0, "beside a result, `no claim` lists its numbers, and a reason behind a colon"
-    if not of_all:
-        yield from ((n.place, f"{n.text} has no result") for n in free if n.measured and n.text not in listed)
-
-
-def exempt(block: Block) -> tuple[set[str], bool]:
-    """The numbers of which the block says that they are no claims, and whether it says so of all."""
-    listed: set[str] = set()
-    of_all = False
-    for reference in block.references:
-        texts, _, reason = reference[2].partition(":")
-        if reference[1] == "no claim" and reason.strip():
-            listed |= set(re.split(r",\s+", texts.strip()))
-            of_all |= not texts.strip()
-    return listed, of_all
-
-
-def matched(wanted: str, block: Block, free: list[Number], after: int) -> tuple[int, list[Number]]:
+def matched(wanted: str, part: Part, free: list[Number], after: int) -> tuple[int, list[Number]]:
     """The end of the number that shows a claim, and the numbers that are left. Raises ClaimError if none shows it."""
     if wanted.startswith("="):  # words
-        place = block.text.find(wanted[1:], after)
+        place = part.text.find(wanted[1:], after - part.start)
         if place < 0:
             raise ClaimError(f"the result says {wanted[1:]!r}, which the page does not")
-        end = place + len(wanted) - 1
-        return end, [n for n in free if not place <= n.place < end]
+        start = part.start + place
+        end = start + len(wanted) - 1
+        return end, [n for n in free if not start <= n.place < end]
     shown = next((n for n in free if n.place >= after and n.text.lstrip("+") == wanted.lstrip("+")), None)
     if shown is None:
         rest = ", ".join(n.text for n in free if n.place >= after)
@@ -148,43 +115,14 @@ def matched(wanted: str, block: Block, free: list[Number], after: int) -> tuple[
     return shown.place + 1, [n for n in free if n is not shown]
 
 
-def numbers(block: Block) -> list[Number]:
-    """The numbers of a block, in their order. A table's head and its first column, if that has no ±, name things."""
-    if not block.is_table:
-        return [Number(m[0].strip(), m.start(), is_measured(block.text, m)) for m in NUMBER.finditer(block.text)]
-    lines = block.text.splitlines(keepends=True)
-    cells = [cell.strip() for line in lines[2:] for cell in line.strip().strip("|").split("|")[1:]]
-    measured = bool(SCORE.search(block.text) or re.search(rf"\d{UNIT.pattern}", block.text))
-    measured |= re.search(rf"[|,;] {UNIT.pattern}", lines[0]) is not None
-    measured |= 2 * sum(NUMBER.match(cell) is not None for cell in cells) > len(cells)
-    found, start = [], 0
-    for i, line in enumerate(lines):
-        second = line.find("|", line.find("|") + 1)
-        body = start + (0 if "±" in line[:second] else second)
-        if i > 1:
-            found += [Number(m[0], m.start(), measured) for m in NUMBER.finditer(block.text, body, start + len(line))]
-        start += len(line)
-    return found
-
-
-def is_measured(text: str, number: re.Match[str]) -> bool:
-    """Whether a number of a text claims a measurement: it has a unit or a ±, or is a decimal beside a score."""
-    if UNIT.match(text, number.end()) or re.search(r"±\s*$", text[: number.start()]):
-        return True
-    ends = [m.end() for m in re.finditer(r"[.:;]\s", text)]
-    start = max((e for e in ends if e <= number.start()), default=0)
-    end = min((e for e in ends if e > number.start()), default=len(text))
-    return "." in number[0] and bool(SCORE.search(text[start:end]))
-
-
-def claimed(body: str, block: Block, results: Path) -> Iterator[str]:
-    """What the numbers of a block must be: texts of numbers, or words behind "=". Raises ClaimError."""
+def claimed(body: str, part: Part, results: Path) -> Iterator[str]:
+    """What the numbers of a part must be: texts of numbers, or words behind "=". Raises ClaimError."""
     for statement in filter(None, (part.strip() for part in SOURCE.split(" ".join(body.split())))):
         head, _, claims = statement.partition(":")
         name, *options = re.split(r"\s+(?=@|each )", head.strip())
         result = load(results / name)
         if claims.strip() == "rows":
-            yield from rows(block, result, name)
+            yield from rows(part, result, name)
             continue
         options = dict(re.split(r"\s+", option, maxsplit=1) for option in options)
         for value in re.split(r"\s*\|\s*", options.get("each", "")):
@@ -216,12 +154,12 @@ def shown(claim: str, result: Any, name: str) -> list[str]:
     return [format(v, "z" + match["format"]) for v in values]
 
 
-def rows(block: Block, result: Any, name: str) -> Iterator[str]:
+def rows(part: Part, result: Any, name: str) -> Iterator[str]:
     """The rows of a table, if each stands in the file."""
-    if "text" not in result or not block.is_table:
+    if "text" not in result or not part.paragraph.is_table:
         raise ClaimError(f"{name}: `rows` needs a table, and a file .md with its rows")
     there = {line.strip() for line in blank(result["text"]).splitlines()}
-    for row in block.text.strip().splitlines()[2:]:
+    for row in part.paragraph.rows:
         if row.strip() not in there:
             raise ClaimError(f"{name} has no row {row.strip()}")
         yield "=" + row.strip()
@@ -247,12 +185,10 @@ def load(path: Path) -> Any:
 def read_table(text: str) -> dict[str, Any]:
     """The tables of a page: lists of rows, which are objects from heading to cell; numbers where a cell is one."""
     tables = []
-    for block in blocks(text):
-        lines = text.splitlines()[block.line - 1 :][: block.text.count("\n") + 1]
-        cells = [
-            [cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines if line.startswith("|")
-        ]
-        if block.is_table and len(cells) > 2:
+    for table in (paragraph for paragraph in paragraphs(text) if paragraph.is_table):
+        rows = text[table.start : table.end].strip().splitlines()
+        cells = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in rows]
+        if len(cells) > 2:
             tables.append([dict(zip(cells[0], map(as_number, row), strict=False)) for row in cells[2:]])
     return {"text": text, "tables": tables}
 
@@ -268,12 +204,17 @@ def origin(result: dict[str, Any]) -> tuple[Any, Any, Any]:
     return versions.get("bdl"), machine.get("device") or machine.get("hardware"), machine.get("date")
 
 
+def claims_of(page: Path) -> Path:
+    """The file with the entries of a page."""
+    return CLAIMS / f"{page.stem}.toml"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", type=Path, default=PAGES, help="the README and docs/ if not given")
     parser.add_argument("--results", type=Path, default=ROOT / "scripts" / "results", metavar="DIR")
     arguments = parser.parse_args(argv)
-    found = [fault for page in arguments.pages for fault in check(page, arguments.results)]
+    found = [fault for page in arguments.pages for fault in check(page, claims_of(page), arguments.results)]
     print("\n".join(found) or "all numbers are those of their results", file=sys.stderr if found else sys.stdout)
     return 1 if found else 0
 

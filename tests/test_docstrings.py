@@ -12,7 +12,7 @@ from test_structure import modules
 EXAMPLES = {name: path for name, path in modules().items() if ">>> " in path.read_text()}
 
 
-@pytest.mark.parametrize("name", slow_where("bdl.landscape.coefficient".__eq__, EXAMPLES))  # it samples
+@pytest.mark.parametrize("name", slow_where("bdl.contrib.landscape.coefficient".__eq__, EXAMPLES))  # it samples
 def test_examples(name: str):
     results = doctest.testmod(importlib.import_module(name))
     assert results.attempted > 0 and results.failed == 0

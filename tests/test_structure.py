@@ -15,7 +15,7 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 LAYERS = [
     {
         "errors", "cpu", "devices", "lent", "seeding", "batch", "disk", "display", "frozen", "psi", "schedules",
-        "likelihoods", "identity", "snapshot", "torch_private", "checkpoint", "native",
+        "likelihoods", "identity", "snapshot", "torch_private", "checkpoint", "native", "parts",
     },
     {"samplers"},
     {"engine"},
@@ -23,9 +23,10 @@ LAYERS = [
     {"start", "metrics"},
     {"baselines"},
     {"tune"},
-    {"landscape", "law"},
+    {"law"},
     {"lightning"},
     {"run", "__main__", "sklearn"},
+    {"contrib"},
 ]  # fmt: skip
 MAY_IMPORT = {"engine": set(), "posterior": {"engine"}, "models": set(), "data": set()}
 

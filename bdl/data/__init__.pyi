@@ -1,4 +1,7 @@
 # The only list of public names: see bdl/__init__.pyi
+import bdl.contrib.language.text
+import bdl.contrib.shift
+
 from .augment import Augment, Normalise
 from .cifar import CIFARDataModule
 from .columns import Columns, TableSplit
@@ -7,10 +10,11 @@ from .images import ImageFolderDataModule
 from .landsat import LandsatDataModule
 from .loader import TensorBatches, TensorSlices, WorkerBatches
 from .module import DataModule, as_data_module
-from .shift import Shift
 from .table import TableDataModule, read_table
 from .tensors import TensorDataModule
-from .text import TextDataModule
+
+Shift = bdl.contrib.shift.Shift  # bdl.parts finds those of bdl.contrib: lazy_loader knows this package alone
+TextDataModule = bdl.contrib.language.text.TextDataModule
 
 __all__ = [
     "Augment",

@@ -15,9 +15,8 @@ from bdl.errors import StoreError
 from bdl.law.exact import ExactPotential
 from bdl.posterior.index import Record
 from bdl.posterior.predict import Posterior
-from bdl.posterior.store import SampleStore
+from bdl.posterior.store import COPIED, SampleStore
 from bdl.posterior.tensors import FrozenPart, frozen_names
-from bdl.posterior.thin import COPIED
 
 KEPT = 50  # states of a chain at most
 

@@ -28,7 +28,6 @@ from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.functional import evaluating
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
-from bdl.lightning.full_gradient import check_control
 from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, refuse_misfit
 from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep
@@ -48,10 +47,11 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
     """Raise ConfigError if N differs from the length of the training data, or a kernel would not see all of them.
 
     N may also count the elements of the items, such as tokens. Raises it too for devices that would all see the same
-    batches. For a control variate see `check_control`.
+    batches. An estimator of gradients checks more: `GradientEstimator.check_trainer`.
     """
     loader = trainer.train_dataloader
-    check_control(trainer, sampler)
+    if sampler.control is not None:
+        sampler.control.check_trainer(trainer)
     if isinstance(loader, TensorBatches | WorkerBatches) and loader.ranks != trainer.world_size:
         raise ConfigError(
             f"each of {trainer.world_size} devices would see the same batches: "

@@ -2,21 +2,6 @@
 
 from __future__ import annotations
 
-from bdl.models.gpt import GPT
-from bdl.models.lora import lora
-from bdl.models.mlp import CNN, MLP
-from bdl.models.pretrained import Logits, pretrained
-from bdl.models.resnet import FilterResponseNorm, ResNet, ResNet18, WideResNet
+from bdl.parts import attach_names
 
-__all__ = [
-    "CNN",
-    "GPT",
-    "MLP",
-    "FilterResponseNorm",
-    "Logits",
-    "ResNet",
-    "ResNet18",
-    "WideResNet",
-    "lora",
-    "pretrained",
-]
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -18,9 +17,8 @@ from bdl.likelihoods import Likelihood, in_words
 from bdl.posterior.export import recorded
 from bdl.posterior.inputs import AsTensors, floating_dtype
 from bdl.posterior.outputs import Batches, Data, LabelledOutputs, law_of, likelihood_for
-from bdl.posterior.samples import Sample, Samples
+from bdl.posterior.samples import Key, Sample, Samples
 from bdl.posterior.store import Record, SampleStore
-from bdl.posterior.thin import Thinning, write_thinned
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
 Kind = Literal["uniform", "step_size", "importance"]
@@ -39,26 +37,18 @@ class StoredNetworks(Shown):
         read: Reader | None = None,
     ):
         self.stores, self.net, self.given_likelihood, self.read = list(stores), net, likelihood, read or Reader(net)
-        self._samples = Samples(stores, net, skip_bad)
-        self.target, self.diverged = self.stores[0].target(), self._samples.diverged  # chains left out: (number, step)
-        self.thinning: Thinning | None = None
+        self.stored = Samples(stores, net, skip_bad)
+        self.target, self.diverged = self.stores[0].target(), self.stored.diverged  # chains left out: (number, step)
+        self.thinning: Shown | None = None
+        self._among = 0  # networks from which these were thinned
         self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
 
-    def thinned(self, thinning: Thinning) -> Self:
-        """The posterior of these networks alone."""
+    def part(self, keys: Collection[Key], thinning: Shown) -> Self:
+        """The posterior of these networks alone. thinning: how they were chosen."""
         part = copy.copy(self)
-        part._samples, part._weights, part.thinning = self._samples.part(set(thinning.networks)), {}, thinning
-        part.diverged = part._samples.diverged
+        part.stored, part._weights, part.thinning = self.stored.part(set(keys)), {}, thinning
+        part.diverged, part._among = part.stored.diverged, self.samples
         return part
-
-    def save(self, run_dir: str | Path) -> None:
-        """Write a thinned posterior as a run directory, which `load`, `bdl evaluate` and `bdl predict` read.
-
-        Raises ConfigError unless it is thinned; StoreError if the folder has samples, or the disk is full.
-        """
-        if self.thinning is None:
-            raise ConfigError("this posterior lies on disk as it is: only what thin(k, data) returns is saved")
-        write_thinned(self._samples, self.thinning, run_dir)
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
         records, target, law = self.records, self.target, self.given_likelihood
@@ -73,7 +63,7 @@ class StoredNetworks(Shown):
         left_out = ", ".join(f"chain {chain}" for chain, _ in self.diverged)
         title = f"Posterior of {self.samples:,} networks from {self.chains} chains"
         if self.thinning is not None:
-            title = f"Posterior of {self.samples:,} networks, thinned from {self.thinning.among:,}"
+            title = f"Posterior of {self.samples:,} networks, thinned from {self._among:,}"
         return title, {**lines, **({"left out": f"{left_out}, which diverged"} if left_out else {})}
 
     def cache(self) -> Self:
@@ -81,23 +71,23 @@ class StoredNetworks(Shown):
 
         It takes samples x parameters x 4 bytes, on the device of the network. Files that change later go unnoticed.
         """
-        self._samples.cache()
+        self.stored.cache()
         return self
 
     @property
     def device(self) -> torch.device:
         """The device of the network, on which predictions are computed."""
-        return self._samples.device
+        return self.stored.device
 
     @property
     def chains(self) -> int:
         """Number of chains in all runs."""
-        return self._samples.chains
+        return self.stored.chains
 
     @property
     def frozen(self) -> dict[str, Tensor]:
         """The tensors that all networks share, by name, to read only; {} where everything is sampled."""
-        return self._samples.frozen
+        return self.stored.frozen
 
     @property
     def samples(self) -> int:
@@ -107,29 +97,29 @@ class StoredNetworks(Shown):
     @property
     def records(self) -> list[Record]:
         """The records of all files, sorted by step."""
-        return [file.record for file in self._samples.files]
+        return [file.record for file in self.stored.files]
 
     def weights(self, kind: Kind = "uniform") -> Weights:
         """Normalised weights of all samples. Raises ConfigError if importance weights are not valid."""
         if self.thinning is not None and kind != "uniform":
             raise ConfigError(f"the uniform average was thinned: take {kind} weights from the posterior before")
-        key = kind, len(self._samples.files)
+        key = kind, len(self.stored.files)
         if key not in self._weights:
-            saved = [store.weighting(stack) for store, stack in self._samples.stacks()]
+            saved = [store.weighting(stack) for store, stack in self.stored.stacks()]
             energies = {one[1]["energy"] for one in saved if one}
-            psi_of = self._samples.psi_of() if kind == "importance" else None
+            psi_of = self.stored.psi_of() if kind == "importance" else None
             self._weights[key] = sample_weights(self.keyed(), self.chains, kind, energies == {"full"}, psi_of)
         return self._weights[key]
 
     def read_record(self, record: Record) -> dict[str, Tensor]:
         """The tensors (k, ...) of the k networks of one of the `records`. Raises StoreError for a bad file."""
-        file = next(file for file in self._samples.files if file.record is record)
+        file = next(file for file in self.stored.files if file.record is record)
         tensors = file.store.read(record)
         return tensors if file.rows is None else {name: values[file.rows] for name, values in tensors.items()}
 
     def keyed(self) -> list[Keyed]:
         """Every sample as (chain among all runs, record, chain within the record)."""
-        return self._samples.keyed()
+        return self.stored.keyed()
 
     def recorded(self, name: str) -> np.ndarray:
         """(chains, draws) of energy_batch, energy_full (nats) or log_weight as recorded, NaN where it is not known."""
@@ -137,23 +127,25 @@ class StoredNetworks(Shown):
 
     def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
         """Yields the networks of the posterior one by one; skips files whose weights are all 0."""
-        return self._samples.stream(self.weights(kind))
+        return self.stored.stream(self.weights(kind))
 
     def likelihood(self, data: Data) -> Likelihood:
         """What the outputs mean, for a network that takes such data.
 
         Raises ConfigError in one line where neither the run nor the caller of `load` says so.
         """
-        return self._likelihood(self._batches(data))
+        return self.likelihood_of(self.batches(data))
 
-    def _batches(self, data: Data) -> Batches:
+    def batches(self, data: Data) -> Batches:
+        """The data as batches of the types and on the device of the networks."""
         return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))
 
     def _labelled(self, data: Data) -> LabelledOutputs:
-        batches = self._batches(data)
-        return LabelledOutputs(self._samples, batches, self._likelihood(batches))
+        batches = self.batches(data)
+        return LabelledOutputs(self.stored, batches, self.likelihood_of(batches))
 
-    def _likelihood(self, batches: Batches) -> Likelihood:
+    def likelihood_of(self, batches: Batches) -> Likelihood:
+        """`likelihood` for batches in the form that the networks take. The posterior then has it as its own."""
         self.given_likelihood = likelihood_for(self._law(), self.net, batches)
         return self.given_likelihood
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, overload
@@ -14,12 +13,12 @@ from bdl.batch import Reader
 from bdl.engine.forward import Method
 from bdl.errors import ConfigError
 from bdl.likelihoods import BernoulliNLL, CategoricalNLL, Likelihood, ValueNLL
-from bdl.posterior.distil import Distillation, Distilled, distilled
+from bdl.parts import PartMethod
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.export import PosteriorModule, gathered, thinned, tree
 from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.networks import Kind, StoredNetworks
-from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs
+from bdl.posterior.outputs import Batches, Data, ItemOutputs
 from bdl.posterior.passes import Progress, evaluations_of
 from bdl.posterior.prediction import (
     AnyPrediction,
@@ -29,13 +28,12 @@ from bdl.posterior.prediction import (
     prediction_of,
     with_elements,
 )
-from bdl.posterior.samples import Key, stores_of
+from bdl.posterior.samples import stores_of
 from bdl.posterior.tensors import sampled_part
-from bdl.posterior.thin import By, Densities, densities_of_average, densities_of_labels, thin_out
 
 INTERNAL = {
-    "diverged", "frozen", "given_likelihood", "keyed", "read", "read_record", "recorded", "records", "shown", "stores",
-    "thinned",
+    "batches", "diverged", "frozen", "given_likelihood", "keyed", "likelihood_of", "part", "predicted", "read",
+    "read_record", "recorded", "records", "shown", "stored", "stores",
 }  # fmt: skip
 RunDirs = str | Path | Sequence[str | Path]
 P = TypeVar("P", bound=AnyPrediction, covariant=True)  # what `predict` returns, where `load` is given a likelihood
@@ -48,6 +46,10 @@ class Posterior(StoredNetworks, Generic[P]):
     on the number of samples, unless `cache` keeps them. Checksums are verified at the first reading of a file, and
     again only if it has been written since.
     """
+
+    distil = PartMethod()
+    thin = PartMethod()
+    save = PartMethod()
 
     @overload
     @classmethod
@@ -105,7 +107,7 @@ class Posterior(StoredNetworks, Generic[P]):
         small it is beside the mean.
         """
         moments = WeightedMoments()
-        for outputs, weights in ItemOutputs(self._samples, self._batches(data)).weighted(self.weights(kind)):
+        for outputs, weights in ItemOutputs(self.stored, self.batches(data)).weighted(self.weights(kind)):
             moments.add(torch.stack([function(one.contiguous()) for one in outputs]), weights)
         return moments.mean.float(), moments.std.float()
 
@@ -126,7 +128,7 @@ class Posterior(StoredNetworks, Generic[P]):
         Raises ConfigError if neither the run nor `load` says what the outputs mean, if the outputs do not fit the
         likelihood, or if importance weights are not valid.
         """
-        return self._predicted(self._batches(data), kind)
+        return self.predicted(self.batches(data), kind)
 
     def evaluate(self, loader: Iterable[Any]) -> PosteriorEvaluation:
         """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches."""
@@ -146,7 +148,7 @@ class Posterior(StoredNetworks, Generic[P]):
         except ConfigError:
             importance = None
         labelled = {name: self._labelled(loader) for name, loader in loaders.items()}
-        return evaluations_of(labelled, self._samples, self.weights(), importance, progress, parts)
+        return evaluations_of(labelled, self.stored, self.weights(), importance, progress, parts)
 
     def as_module(self, kind: Kind = "uniform", samples: int | None = None, method: Method = "auto") -> PosteriorModule:
         """A module that maps x to mean probabilities (n, K), or to means of numbers, and holds its samples itself.
@@ -159,72 +161,8 @@ class Posterior(StoredNetworks, Generic[P]):
         Raises ConfigError unless 1 <= samples <= their number.
         """
         weights = thinned(self.weights(kind).by_key, samples)
-        frozen = {name: t.clone() for name, t in self._samples.frozen.items()}  # some lie in the network's memory
-        return PosteriorModule(self.net, *gathered(self._samples.groups(weights), weights), self._law(), method, frozen)
-
-    def distil(
-        self, net: nn.Module, data: Data, *, test: Iterable[Any] | None = None, settings: Distillation | None = None
-    ) -> Distilled:
-        """One network that is trained on the predictions of the average over all samples, and what it loses.
-
-        The number of its outputs says what it keeps. For K classes there are K logits, for k labels k logits, for k
-        numbers k means and k log variances. One more output for classes, or k more, are logits of the share of the
-        uncertainty that is epistemic; the student then splits the uncertainty as the average does.
-
-        The student is right where `data` are and between them, so add inputs without labels if there are any. All
-        inputs are in memory together.
-
-        Args:
-            net: the student's architecture and the weights at which it begins. It is copied, and may be smaller.
-            data: x (n, ...), or a loader. Labels are not used.
-            test: a loader of (x, y) batches, on which average and student are compared.
-            settings: of the training.
-
-        Raises ConfigError for a number of outputs that does not fit, and for counts, whose average has no simple law.
-        """
-        batches, student = self._batches(data), copy.deepcopy(net).to(self.device)
-        likelihood, settings = self._likelihood(batches), settings or Distillation()
-        found = distilled(student, self.net, self._predicted, likelihood, batches, settings, self.samples)
-        if test is None:
-            return found
-        batches = self._batches(test)
-        return found.compared(self._predicted(batches), likelihood, batches)
-
-    @torch.no_grad()
-    def thin(self, k: int, data: Data, *, by: By = "divergence", test: Iterable[Any] | None = None) -> Posterior[P]:
-        """The k networks whose average is nearest to that of all: a posterior that predicts in k / n of the time.
-
-        They are chosen one after the other, each as the one that brings the average nearest. Where as many networks
-        evenly spaced along the chains are nearer, it is these. `thinning` of the result has the scores of both; `save`
-        writes the result as a run directory. Each network is a chain of its own in it, so that R-hat and ESS cannot be
-        asked of it. Networks count alike.
-
-        Args:
-            k: how many networks.
-            data: x (n, ...), or a loader of items like those that will be predicted.
-            by: "divergence" from the average of all, which needs no labels; or "nll", mean -log p(y) of labelled
-                items that were not trained on. Few items lead the latter astray: thousands of sets are tried on them.
-            test: a loader of other (x, y) batches, on which the sets are compared.
-
-        Raises ConfigError unless 1 <= k <= their number, and for "nll" without labels.
-        """
-        used = self.weights().by_key
-        if not 1 <= k <= len(used):
-            raise ConfigError(f"k must be between 1 and the {len(used)} networks, got {k}")
-        spaced = list(thinned(used, k))
-        thinning = thin_out(k, spaced, by, *self._densities(by, self._batches(data), used))
-        if test is not None:
-            batches = self._batches(test)
-            ways: tuple[By, ...] = ("nll", "divergence")
-            for way in ways:
-                thinning = thinning.compared(way, spaced, *self._densities(way, batches, used))
-        return self.thinned(thinning)
-
-    def _densities(self, by: By, batches: Batches, used: Mapping[Key, float]) -> tuple[list[Key], Densities]:
-        likelihood = self._likelihood(batches)
-        if by == "nll":
-            return densities_of_labels(LabelledOutputs(self._samples, batches, likelihood), used)
-        return densities_of_average(ItemOutputs(self._samples, batches, likelihood), used, self._predicted(batches))
+        frozen = {name: t.clone() for name, t in self.stored.frozen.items()}  # some lie in the network's memory
+        return PosteriorModule(self.net, *gathered(self.stored.groups(weights), weights), self._law(), method, frozen)
 
     @torch.no_grad()
     def to_arviz(
@@ -251,9 +189,10 @@ class Posterior(StoredNetworks, Generic[P]):
         Raises ConfigError for a pattern that matches no parameter.
         """
         labelled = None if data is None else self._labelled(data)
-        return tree(self._samples, self.weights().by_key, parameters, projections, labelled, seed)
+        return tree(self.stored, self.weights().by_key, parameters, projections, labelled, seed)
 
-    def _predicted(self, batches: Batches, kind: Kind = "uniform") -> P:
-        likelihood = self._likelihood(batches)
-        stream = ItemOutputs(self._samples, batches, likelihood).weighted(self.weights(kind))
+    def predicted(self, batches: Batches, kind: Kind = "uniform") -> P:
+        """`predict` of batches in the form that the networks take."""
+        likelihood = self.likelihood_of(batches)
+        stream = ItemOutputs(self.stored, batches, likelihood).weighted(self.weights(kind))
         return cast(P, with_elements(prediction_of(stream, likelihood), batches.elements))

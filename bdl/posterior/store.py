@@ -31,6 +31,7 @@ from bdl.posterior.tensors import (
 )
 from bdl.snapshot import Sampled, Snapshot, describe_target
 
+COPIED = ("config.yaml", "preprocessing.json")  # files of a run that commands read
 HOT = 1000.0  # T_eff at T = 1, of batch noise: no step size that suits a mean loss comes near it
 
 

@@ -21,13 +21,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError, did_you_mean
+from bdl.parts import PLACES, part
 from bdl.run.completion import asks_for_completion, completion_script
 from bdl.run.config import config_folder, register_resolvers
 from bdl.run.console import one_line_errors, silent_pipe
 from bdl.run.help import ABOUT, HELP, example_of, help_of
 from bdl.run.keys import check_keys
-from bdl.run.optuna_sweeper import is_optimising
-from bdl.run.sweeps import register_sweeps
+from bdl.run.sweeps import is_optimising, register_sweeps
 
 register_resolvers()
 register_sweeps()
@@ -74,7 +74,7 @@ def no_empty_folder() -> Iterator[None]:
 
 
 def command(name: str) -> Callable[[], None]:
-    """A command: check its keys, then import `bdl.run.<name>` and call its function of the same name."""
+    """A command: check its keys, then call the function of its name in `bdl.run.<name>`, or a part of `bdl.contrib`."""
 
     def carry_out(cfg: DictConfig) -> float | None:
         # Hydra has a line of its own for errors that reach it. An optimising sweep must see them.
@@ -84,8 +84,9 @@ def command(name: str) -> Callable[[], None]:
             if name in OF_FOLDERS and (missing := sorted(OmegaConf.missing_keys(cfg))):
                 raise ConfigError(f"{missing[0]} has no value: write it as in {example_of(name)}")
             with importing():
-                module = importlib.import_module(f"bdl.run.{name}")
-            return vars(module)[name](cfg)
+                of_part = f"bdl {name}" in PLACES
+                work = part(f"bdl {name}") if of_part else vars(importlib.import_module(f"bdl.run.{name}"))[name]
+            return work(cfg)
 
     return hydra.main(version_base="1.3", config_path=CONF, config_name=name)(carry_out)
 

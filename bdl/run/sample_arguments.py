@@ -11,9 +11,9 @@ import lightning as L
 from bdl.errors import ConfigError, check_whole, did_you_mean
 from bdl.frozen import FrozenMode, Only
 from bdl.lightning.callbacks import Schedule
+from bdl.samplers.batch_gradient import GradientEstimator
 from bdl.samplers.blocks import Blocks
 from bdl.samplers.clipping import Clip
-from bdl.samplers.control import ControlVariate
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange
@@ -44,7 +44,7 @@ class SampleArguments(TypedDict, total=False):
     prior: Prior
     weighting: Weighting
     clip: Clip | None
-    gradient: Literal["control"] | ControlVariate | None
+    gradient: Literal["control"] | GradientEstimator | None
     exchange: Exchange | None
     only: Only
     frozen: FrozenMode

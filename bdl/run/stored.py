@@ -45,7 +45,7 @@ FILES = (  # files of a run that a manifest must list
 )  # fmt: skip
 PUBLIC = ("bdl", "bdl.data", "bdl.models", "bdl.likelihoods", "bdl.schedules", "bdl.callbacks")
 # The functions of these make objects and write nothing
-FUNCTIONS = ("bdl.data", "bdl.likelihoods", "bdl.models", "bdl.schedules")
+FUNCTIONS = ("bdl.contrib.language", "bdl.data", "bdl.likelihoods", "bdl.models", "bdl.schedules")
 LIGHTNING = {
     "lightning.Trainer", *(f"lightning.pytorch.loggers.{kind}Logger" for kind in ("CSV", "TensorBoard", "Wandb"))
 }  # fmt: skip

@@ -15,9 +15,10 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf
 
+from bdl.parts import has_parts, part
 from bdl.run.config import count_stacks, register
-from bdl.run.optuna_sweeper import register_sweeper
 
+OPTUNA_SWEEPER = "hydra_plugins.bdl.OptunaSweeper"
 DEFAULTS: dict[str, dict[str, Any]] = {
     "launcher/submitit_slurm": {
         "nodes": "${oc.select:trainer.num_nodes,1}",
@@ -47,8 +48,13 @@ def register_sweeps() -> None:
         if stored is not None:
             node = OmegaConf.merge(stored.node, settings)
             store.store(group=f"hydra/{group}", name=option, node=node, provider=stored.provider)
-    if find_spec("optuna") is not None:  # otherwise a command that names the sweeper says which extra it needs
-        register_sweeper()
+    if find_spec("optuna") is not None and has_parts():  # else a command that names the sweeper says what it needs
+        part("hydra/sweeper=optuna")()
+
+
+def is_optimising(hydra: Any) -> bool:
+    """Whether a job belongs to a sweep by Optuna, which handles the job's error."""
+    return hydra.mode is not None and hydra.mode.name == "MULTIRUN" and hydra.sweeper._target_ == OPTUNA_SWEEPER
 
 
 def tasks_per_node(*, _root_: DictConfig) -> int:

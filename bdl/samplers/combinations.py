@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from bdl.errors import ConfigError
 from bdl.samplers.blocks import Block
 from bdl.samplers.clipping import Clip
-from bdl.samplers.control import ControlVariate
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.exchange import Exchange
@@ -57,23 +56,6 @@ def refuse_combinations(
         raise ConfigError(f"{name} moves by the energies of exp(-U/T), which {weighted_by} changes: use Flat, or SGLD")
     if dynamics.full_batch and clip is not None:
         raise ConfigError(f"{name} needs the gradient as it is: leave clip null")
-
-
-def refuse_control(gradient: object, dynamics: Transition, weighting: Weighting) -> None:
-    """Raise ConfigError for an argument `gradient` of another type, or beside parts to which it adds nothing."""
-    if gradient is None:
-        return
-    if gradient != "control" and not isinstance(gradient, ControlVariate):
-        raise ConfigError(f'gradient must be null, "control" or a bdl.ControlVariate, got {gradient!r}')
-    name = type(dynamics).__name__
-    if dynamics.full_batch:
-        raise ConfigError(f"{name} evaluates all the data, which have no batch noise: leave gradient null")
-    if dynamics.variational:
-        raise ConfigError(f"{name} takes gradients at new draws, which are far from any anchor: leave gradient null")
-    if dynamics.needs & {"per_example", "noise_draws"}:
-        raise ConfigError(f"{name} measures batch noise by a batch alone, without its anchor: leave gradient null")
-    if weighting.energy == "control":
-        raise ConfigError('gradient=control serves batch energies, too: set the energy of the weighting to "batch"')
 
 
 def refuse_learned(prior: Prior, dynamics: Transition, weighting: Weighting, exchange: Exchange | None) -> None:

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from bdl.devices import moved
-from bdl.samplers.batch_gradient import BatchGradient
+from bdl.samplers.batch_gradient import BatchGradient, GradientEstimator
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
 from bdl.samplers.compiled import CompiledUpdate
 from bdl.samplers.compiled_microcanonical import CompiledMCLMC
-from bdl.samplers.control import ControlVariate
 from bdl.samplers.divergence import Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Replicas
@@ -39,7 +38,7 @@ class Readings:
     compiled: CompiledUpdate
     kernel: CompiledMCLMC
     replicas: Replicas | None
-    control: ControlVariate | None
+    control: GradientEstimator | None
     evaluation: BatchGradient
     extras: dict[str, Callable[[], Tensor]]
     notes: list[str]

@@ -13,15 +13,14 @@ from bdl.errors import ConfigError
 from bdl.frozen import FrozenMode, Only
 from bdl.samplers import blocks as block
 from bdl.samplers import parallel
-from bdl.samplers.batch_gradient import BatchGradient
+from bdl.samplers.batch_gradient import BatchGradient, Given, estimator_of
 from bdl.samplers.batch_noise import BatchNoise, stride_of
 from bdl.samplers.buffer import checked, refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain, Host
 from bdl.samplers.clipping import Clip
-from bdl.samplers.combinations import refuse_combinations, refuse_control, refuse_factors, refuse_learned, refuse_types
+from bdl.samplers.combinations import refuse_combinations, refuse_factors, refuse_learned, refuse_types
 from bdl.samplers.compiled import CompiledUpdate
 from bdl.samplers.compiled_microcanonical import CompiledMCLMC
-from bdl.samplers.control import ControlledGradient, Given, control_of
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
@@ -101,8 +100,7 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
         check_numbers(num_data, chains, lr, temperature)
         refuse_types(prior, weighting, exchange, clip)
         refuse_combinations(dynamics, weighting, exchange, clip, on_divergence, chains)
-        refuse_control(gradient, dynamics, weighting)
-        self.control = control_of(gradient)
+        self.control = estimator_of(gradient, dynamics, weighting)
         super().__init__(checked(params), {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
         self.dynamics, self.weighting, self.exchange, self.clip = dynamics, weighting, exchange, clip
         self.num_data, self.chains, self.seed, self.stack = int(num_data), chains, seed, stack
@@ -127,7 +125,7 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
         self.evaluation = (
             BatchGradient(self.potential)
             if self.control is None
-            else ControlledGradient(self.potential, self.control, self._follow)
+            else self.control.evaluation(self.potential, self._follow)
         )
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
         self.chain.link(self.state)

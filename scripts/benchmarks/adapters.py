@@ -21,7 +21,8 @@ from tools.results import RESULTS, about, save
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
-from bdl.models import GPT, lora
+from bdl.contrib.language.gpt import GPT
+from bdl.contrib.language.lora import lora
 from benchmarks.peak_memory import in_new_processes, peak_above, status
 
 CHAINS, RANK, LAYERS, STEPS = 8, 8, 14, 6

@@ -18,10 +18,10 @@ from tools.command import Said
 from tools.results import TABLES, about, markdown, origin, read, save
 
 import bdl
+from bdl.contrib.distillation.command import student_model
+from bdl.contrib.distillation.student import numbers_kept
 from bdl.posterior.outputs import Batches, output_shape
-from bdl.posterior.student import numbers_kept
 from bdl.run.config import plain
-from bdl.run.distil import student_model
 from bdl.run.evaluate import recorded_data
 from bdl.run.section import Section
 from bdl.run.stored import load_runs

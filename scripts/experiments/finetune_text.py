@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
+from bdl.contrib.language.gpt import GPT
+from bdl.contrib.language.lora import ADAPTERS, lora
 from bdl.data.frame import locate
-from bdl.models.gpt import GPT
-from bdl.models.lora import ADAPTERS, lora
 
 DOCS = ("samplers", "tables", "tuning", "predictions", "own-network", "convention", "verdict", "results")
 CONTEXT, BATCH, CHAINS = 64, 32, 4

@@ -1,4 +1,4 @@
-"""Tests of `bdl.data.shift`: corruptions whose effect on an image is known, and their strength by severity."""
+"""Tests of `bdl.contrib.shift`: corruptions whose effect on an image is known, and their strength by severity."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from bdl.contrib.shift import SHIFTS, plasma
 from bdl.data import Normalise, Shift, TensorSlices
-from bdl.data.shift import SHIFTS, plasma
 from bdl.errors import ConfigError
 
 GREY = torch.full((40, 3, 32, 32), 128, dtype=torch.uint8)

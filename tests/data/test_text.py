@@ -1,4 +1,4 @@
-"""Texts as data: windows, parts, vocabularies, and N in tokens. Tests of `bdl.data.text`."""
+"""Texts as data: windows, parts, vocabularies, and N in tokens. Tests of `bdl.contrib.language.text`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import toys
 
 import bdl
-from bdl.data.text import Characters, TextDataModule, TokenizerFile, tokens_of, windows
+from bdl.contrib.language.text import Characters, TextDataModule, TokenizerFile, tokens_of, windows
 from bdl.errors import ConfigError
 
 WORDS = "the king of denmark speaks to his mother about the war and the sea".split()

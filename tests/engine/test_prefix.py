@@ -8,9 +8,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bdl
+from bdl.contrib.language.gpt import GPT
 from bdl.engine.forward import Forward
 from bdl.engine.functional import named_tensors
-from bdl.models.gpt import GPT
 
 CHAINS = 3
 TOKENS = torch.randint(10, (4, 8), generator=torch.Generator().manual_seed(0))

@@ -11,9 +11,7 @@ from composing import ROOT
 
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(
-    r'^(?P<skip><!-- not run -->\n)?```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$', re.S | re.M
-)
+FENCE = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$', re.S | re.M)
 
 
 @dataclass(frozen=True)
@@ -24,14 +22,13 @@ class Block:
     title: str | None  # path of the file that the block shows, if it shows one
     code: str
     line: int  # where the code starts on the page
-    runs: bool  # False after the comment <!-- not run -->
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:
     """The blocks of some languages, in the order of the page."""
     text = page.read_text()
     return [
-        Block(m["language"], m["title"], m["code"], text.count("\n", 0, m.start("code")) + 1, m["skip"] is None)
+        Block(m["language"], m["title"], m["code"], text.count("\n", 0, m.start("code")) + 1)
         for m in FENCE.finditer(text)
         if m["language"] in languages
     ]

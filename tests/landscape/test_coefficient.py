@@ -1,4 +1,4 @@
-"""Tests of `bdl.landscape.coefficient` and `.estimate`: local learning coefficients against exact values.
+"""Tests of `bdl.contrib.landscape.coefficient` and `.estimate`: local learning coefficients against exact values.
 
 A value is compared with its expectation at the finite N of the chain, by Z of its own standard errors: for quadratic
 losses by a formula, for linear networks of two layers by Gibbs sampling, which shares nothing with the chains.

@@ -1,4 +1,4 @@
-"""Tests of `bdl.law.ranks` and `.prior_draws`."""
+"""Tests of `bdl.contrib.simulation.ranks` and `.prior_draws`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import torch
 from scipy import stats
 
 import bdl
+from bdl.contrib.simulation.prior_draws import draw_from
+from bdl.contrib.simulation.ranks import Ranks
 from bdl.errors import ConfigError
-from bdl.law.prior_draws import draw_from
-from bdl.law.ranks import Ranks
 
 RANDOM = torch.Generator().manual_seed(0)
 

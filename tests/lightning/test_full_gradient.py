@@ -1,4 +1,4 @@
-"""Tests of `bdl.lightning.full_gradient`, and of control variates inside Lightning."""
+"""Tests of `bdl.lightning.full_gradient` and `bdl.contrib.control.check`, and of control variates inside Lightning."""
 
 from __future__ import annotations
 

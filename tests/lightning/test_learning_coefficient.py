@@ -1,4 +1,4 @@
-"""Tests of `bdl.lightning.callbacks.coefficient`: measurements along a training, which they leave as it is."""
+"""Tests of `bdl.contrib.landscape.callback`: measurements along a training, which they leave as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LoRA by peft: adapters are a part of a network, sampled and stored as any other part."""
+"""LoRA by peft: adapters are sampled and stored as any part. Tests of `bdl.contrib.language.lora`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import bdl
-from bdl.models.lora import ADAPTERS
+from bdl.contrib.language.lora import ADAPTERS
 
 torch.manual_seed(0)
 TOKENS = torch.randint(20, (40, 6))
@@ -32,7 +32,7 @@ def model():
 
 def adapted(net, **config):
     pytest.importorskip("peft")
-    return bdl.models.lora(net, r=2, lora_alpha=4, target_modules=["q_lin", "v_lin"], **config)
+    return bdl.contrib.language.lora(net, r=2, lora_alpha=4, target_modules=["q_lin", "v_lin"], **config)
 
 
 def test_adapters_start_at_the_network_and_leave_it_alone():
@@ -88,11 +88,11 @@ def test_adapters_of_the_upper_layer_share_the_layers_below(monkeypatch):
 
 def test_layers_that_are_not_there_are_refused():
     with pytest.raises(bdl.ConfigError, match="peft refuses these adapters: .*query"):
-        bdl.models.lora(nn.Sequential(nn.Linear(2, 2)), r=2, target_modules=["query"])
+        bdl.contrib.language.lora(nn.Sequential(nn.Linear(2, 2)), r=2, target_modules=["query"])
 
 
 def test_a_missing_peft_is_one_line(monkeypatch):
-    module = sys.modules["bdl.models.lora"]
+    module = sys.modules["bdl.contrib.language.lora"]
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "peft" else importlib.util.find_spec(name))
     with pytest.raises(bdl.ConfigError, match=r"needs the package peft: pip install 'bdl\[lora\]'"):
-        bdl.models.lora(nn.Linear(2, 2), r=1)
+        bdl.contrib.language.lora(nn.Linear(2, 2), r=1)

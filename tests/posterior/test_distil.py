@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.distil`, `.student` and `.side_by_side`: one network in place of an average.
+"""Tests of `bdl.contrib.distillation.distil`, `.training`, `.student` and `.scores`.
 
 The divergence is compared with torch.distributions; a student of one network can be that network; a student of an
 average is nearer to it than any of its networks, for every kind of prediction.
@@ -16,10 +16,10 @@ from by_hand import NUMBERS_X, NUMBERS_Y, X, Y
 from torch.distributions import Bernoulli, Categorical, Independent, MixtureSameFamily, Normal, kl_divergence
 
 import bdl
+from bdl.contrib.distillation.scores import distances
+from bdl.contrib.distillation.student import ClassOutputs, LabelOutputs, ValueOutputs, numbers_kept, outputs_for
 from bdl.data import TensorBatches, TensorSlices
 from bdl.errors import ConfigError
-from bdl.posterior.side_by_side import distances
-from bdl.posterior.student import ClassOutputs, LabelOutputs, ValueOutputs, numbers_kept, outputs_for
 
 QUICK = bdl.Distillation(steps=600, lr=0.01, mixtures=1)
 
@@ -232,7 +232,7 @@ def test_rows_are_crossed_column_by_column():
 
 
 def test_large_tables_have_one_crossing_for_a_row_and_images_and_tokens_none(monkeypatch):
-    monkeypatch.setattr("bdl.posterior.distil.MADE", 100)
+    monkeypatch.setattr("bdl.contrib.distillation.training.MADE", 100)
     every = bdl.Distillation(mixtures=1, crossings=12)
     assert len(every.lessons(torch.randn(40, 3))[0]) == 40 + 36 + 2 * 36
     assert len(every.lessons(torch.randn(400, 3))[0]) == 400 + 360 + 360

@@ -94,9 +94,9 @@ def test_the_frozen_part_lies_in_the_memory_of_the_network_and_follows_nobody_wh
     fit(bayesian(bdl.ChainStack(net, 2, only="head.*", shared=True)), tmp_path)
     posterior = bdl.Posterior.load(tmp_path, net)
     places = {name: t.data_ptr() for name, t in {**dict(net.named_parameters()), **dict(net.named_buffers())}.items()}
-    frozen = posterior._samples.frozen
+    frozen = posterior.stored.frozen
     assert frozen and all(t.data_ptr() == places[name] for name, t in frozen.items())
-    other = {name: t.data_ptr() for name, t in bdl.Posterior.load(tmp_path, Net())._samples.frozen.items()}
+    other = {name: t.data_ptr() for name, t in bdl.Posterior.load(tmp_path, Net()).stored.frozen.items()}
     assert other["body.0.weight"] != places["body.0.weight"]  # another network's values are not those of the run
     before, average = posterior.predict(X).probs, posterior.as_module()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.thin`: the chosen networks against a search by hand, their scores, and their store."""
+"""Tests of `bdl.contrib.thin`: the chosen networks against a search by hand, their scores, and their store."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_never_worse_than_evenly_spaced_where_it_was_chosen(posterior):
 
 def test_where_evenly_spaced_is_better_it_is_taken():
     """One after the other can end worse: A alone is best, and B with C together are better than A with any."""
-    from bdl.posterior.thin import Densities, thin_out
+    from bdl.contrib.thin import Densities, thin_out
 
     p = torch.tensor([[0.5, 0.5], [1.0, 0.01], [0.01, 1.0]])
     densities = Densities.of(p.log().unsqueeze(1), torch.full((1, 2), 0.5))

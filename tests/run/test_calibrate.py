@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.calibrate`: an exact sampler ranks the truth uniformly, and one that batches heat does not."""
+"""Tests of `bdl.contrib.simulation.calibrate`: exact samplers rank the truth uniformly, heated ones do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.distil`: the command, what it writes, and what it refuses; and a thinned run under the commands."""
+"""Tests of `bdl.contrib.distillation.command`: what it writes and refuses; and a thinned run under the commands."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from running import refusal
 
 import bdl
+from bdl.contrib.distillation.command import student_model
 from bdl.errors import ConfigError
 from bdl.models import MLP
-from bdl.run.distil import student_model
 
 SHORT = ("steps=40", "mixtures=0")
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.llc`: the command on a run, on its start, and on a checkpoint."""
+"""Tests of `bdl.contrib.landscape.llc`: the command on a run, on its start, and on a checkpoint."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_a_part_is_sampled_from_the_command_line(tmp_path):
     store, saved = bdl.SampleStore(run), torch.load(path, weights_only=True)
     assert set(store.read(store.records()[0])) == {f"{last}.weight", f"{last}.bias"}
     posterior = bdl.Posterior.load(run, MLP((36, 5, 6)))
-    frozen = posterior._samples.frozen
+    frozen = posterior.stored.frozen
     assert set(frozen) == set(saved) - {f"{last}.weight", f"{last}.bias"}
     assert all(torch.equal(value, saved[name]) for name, value in frozen.items())
     evaluation = posterior.evaluate(bdl.data.LandsatDataModule().slices("test"))

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.sweeps`, `.optuna_sweeper`, `.search_space`.
+"""Tests of `bdl.run.sweeps`, `bdl.contrib.optuna.sweeper`, `.search_space`.
 
 A sweep optimises the metric that a run returns.
 """
@@ -16,10 +16,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from running import TINY, refusal
 
+from bdl.contrib.optuna.search_space import direction_of, distribution_of, grid_values, make_sampler, search_space
 from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError
 from bdl.run import train
-from bdl.run.search_space import direction_of, distribution_of, grid_values, make_sampler, search_space
 from bdl.run.sweeps import study_name
 
 optuna = pytest.importorskip("optuna", "4", reason="needs the extra [sweep]")

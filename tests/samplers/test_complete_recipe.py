@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.dynamics.recipe`, `.recipe_blocks`, `.recipe_grid`, `.recipe_matrices` and `.recipe_checks`.
+"""Tests of `bdl.contrib.recipe.recipe`, `.blocks`, `.grid`, `.matrices` and `.checks`.
 
 A recipe takes the steps of bdl's own dynamics where these are its Euler steps, and has the law of its H where it is no
 sampler that has a name. Γ is compared with central differences. Negative controls leave Γ out, or take a Q that is not
@@ -20,10 +20,10 @@ from test_laws import WELL, PlainThermostat, quadrature_statistics, well_statist
 from test_preconditioned import exact_moments, grid_moments
 
 import bdl
+from bdl.contrib.recipe.blocks import StateVariable
+from bdl.contrib.recipe.grid import blocks_of
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics import recipe_blocks, recipe_checks
-from bdl.samplers.dynamics.recipe_blocks import StateVariable
-from bdl.samplers.dynamics.recipe_grid import blocks_of
 
 D64 = torch.float64
 P = torch.tensor([[2.0, 0.3, 0.1], [0.3, 1.0, -0.2], [0.1, -0.2, 0.5]], dtype=D64)
@@ -315,7 +315,7 @@ def test_law_without_gamma_is_seen(name: str, without_gamma):
 @pytest.mark.slow
 def test_law_of_a_q_that_is_not_skew_is_seen(monkeypatch):
     """Negative control: the size of Q of the tests above, without its signs."""
-    monkeypatch.setattr("bdl.samplers.dynamics.recipe.check_block", lambda *_: None)
+    monkeypatch.setattr("bdl.contrib.recipe.recipe.check_block", lambda *_: None)
     error, halved = extrapolated_errors(bdl.Recipe(torch.eye(2), lambda z: 0.5 * rotating(z).abs()))
     assert halved > error / 2 and halved > 0.02
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.control`, `.batch_gradient` and `.explanation`."""
+"""Tests of `bdl.contrib.control.variate`, `bdl.samplers.batch_gradient` and `.explanation`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.dynamics.covariance_controlled`, `bdl.engine.noise_draws` and `bdl.lightning.noise`.
+"""Tests of `bdl.contrib.covariance_controlled`, `bdl.engine.noise_draws` and `bdl.lightning.noise`.
 
 CCHMC has the law of a linear regression in every direction where batches bring as much noise as it injects; SGHMC,
 SGNHT and a variance per coordinate have not. Draws have the covariance of batch gradients, by enumeration.

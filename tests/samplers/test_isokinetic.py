@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.dynamics.isokinetic`.
+"""Tests of `bdl.contrib.isokinetic`.
 
 SMILE: its turn is the flow of MCLMC, batch noise of one variance in all directions leaves its law, uneven noise is made
 even, and what is left has the size that its docstring gives. Beside SGHMC and SGNHT at equal gradients.
@@ -21,9 +21,9 @@ from oracles import Estimate
 from repeats import slow_where
 
 import bdl
+from bdl.contrib.isokinetic import turn_
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics import isokinetic, microcanonical
-from bdl.samplers.dynamics.isokinetic import turn_
 
 Z = 4.5  # standard errors
 D64 = torch.float64

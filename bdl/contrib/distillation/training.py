@@ -1,29 +1,19 @@
-"""Distillation: one network trained on the predictions of an average over many (Korattikara et al. 2015)."""
+"""How a student is trained on the predictions of an average, and on which items."""
 
 from __future__ import annotations
 
 import copy
-import io
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from bdl.batch import Inputs, Reader, count_items, feed, joined, map_tensors, refuse_outputs, rows_of, tensors_in
-from bdl.disk.files import write_atomically
-from bdl.display import Shown
+from bdl.batch import Inputs, count_items, feed, joined, map_tensors, refuse_outputs, rows_of, tensors_in
+from bdl.contrib.distillation.student import StudentOutputs
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError, DivergedError, check_fraction, check_positive
-from bdl.likelihoods import Likelihood
-from bdl.posterior.inputs import AsTensors, floating_dtype
-from bdl.posterior.outputs import Batches, Data, Read, output_shape
-from bdl.posterior.prediction import AnyPrediction
-from bdl.posterior.side_by_side import distances, scored, uncertainties
-from bdl.posterior.student import ClassOutputs, LabelOutputs, StudentOutputs, ValueOutputs, outputs_for
 from bdl.seeding import derive_seed, generator
 
 CHECKS = 100  # how often the divergence on the held-out items is measured
@@ -137,113 +127,6 @@ class Distillation:
         net.load_state_dict(state)
         net.eval()
         return best_step, best
-
-
-@dataclass(frozen=True, repr=False)
-class Distilled(Shown):
-    """A network that says in one pass what the average over a posterior says, and what was lost.
-
-    `net` is an ordinary module in eval mode. `save` writes its weights with the scores, and `load` reads them.
-
-    Attributes:
-        net: the student.
-        outputs: what its outputs mean.
-        scores: `held_out/divergence` on the items that it was not trained on, in nats an item; and for test items
-            `teacher/nll`, `student/nll` and so on, and `distance/...` between the two.
-        step: of the training, whose weights it has.
-        networks: in the average that it was trained on.
-    """
-
-    net: nn.Module
-    outputs: StudentOutputs
-    scores: Mapping[str, float]
-    step: int
-    networks: int
-    read: Read
-
-    def shown(self) -> tuple[str, Mapping[str, str]]:
-        kept = "with" if self.outputs.shares else "without"
-        lines = {"outputs": f"{self.outputs.width}, {kept} the epistemic share", "step": f"{self.step:,}"}
-        lines |= {name: f"{value:.4g}" for name, value in self.scores.items()}
-        return f"Distilled: {type(self.net).__name__} in place of {self.networks:,} networks", lines
-
-    def predict(self, data: Data) -> AnyPrediction:
-        """The prediction for x (n, ...), or for a loader, as that of `Posterior.predict`.
-
-        Its standard deviations of probabilities are NaN, and so are its parts of the uncertainty if the network has no
-        outputs for them.
-        """
-        device = next((p.device for p in self.net.parameters()), torch.device("cpu"))
-        batches = Batches(AsTensors(self.net, [])(data), device, self.read, floating_dtype(self.net))
-        return student_prediction(self.net, self.outputs, batches)
-
-    def save(self, path: str | Path, **more: Any) -> None:
-        """Write the weights as `state_dict`, and the other fields; `torch.load(path, weights_only=True)` reads them.
-
-        more: plain values that the file holds too. Raises StoreError if the disk is full or not writable.
-        """
-        file = io.BytesIO()
-        kind = {"type": type(self.outputs).__name__, **asdict(self.outputs)}
-        fields = {"outputs": kind, "scores": dict(self.scores), "step": self.step, "networks": self.networks}
-        torch.save({"state_dict": self.net.state_dict(), **fields, **more}, file)
-        write_atomically(Path(path), file.getvalue())
-
-    @classmethod
-    def load(cls, path: str | Path, net: nn.Module) -> Distilled:
-        """What `save` wrote, for the same architecture, whose weights become those of the file.
-
-        Raises ConfigError for a file of another kind, or of another network.
-        """
-        try:
-            saved = torch.load(path, map_location="cpu", weights_only=True)
-            kind = dict(saved["outputs"])
-            outputs = {c.__name__: c for c in (ClassOutputs, LabelOutputs, ValueOutputs)}[kind.pop("type")](**kind)
-            net.load_state_dict(saved["state_dict"])
-        except Exception as error:  # the parsers may raise anything
-            raise ConfigError(
-                f"{path} holds no student of this network ({str(error).splitlines()[0]}): give the network that was "
-                "distilled"
-            ) from error
-        return cls(net.eval(), outputs, saved["scores"], saved["step"], saved["networks"], Reader(net))
-
-    def compared(self, teacher: AnyPrediction, likelihood: Likelihood, batches: Batches) -> Distilled:
-        """The same student, with the scores of both on labelled batches, and their distances."""
-        student = student_prediction(self.net, self.outputs, batches)
-        y = batches.labels(len(output_shape(self.net, batches)))
-        scores = dict(self.scores)
-        for name, one in {"teacher": teacher, "student": student}.items():
-            of_one = scored(one, likelihood, y) | uncertainties(one)
-            scores |= {f"{name}/{key}": value for key, value in of_one.items()}
-        scores |= {f"distance/{key}": value for key, value in distances(teacher, student).items()}
-        return replace(self, scores=scores)
-
-
-def distilled(
-    student: nn.Module,
-    net: nn.Module,
-    average: Callable[[Batches], AnyPrediction],
-    likelihood: Likelihood,
-    batches: Batches,
-    settings: Distillation,
-    networks: int,
-) -> Distilled:
-    """The student, trained in place on what an average over so many networks like `net` predicts for the batches."""
-    outputs = outputs_for(likelihood, output_shape(net, batches), output_shape(student, batches))
-    shown, held_out = settings.lessons(joined([inputs for inputs, _ in batches]))
-    moved = batches.moved(shown)
-    in_parts = [rows_of(moved, part) for part in parts_of(count_items(moved))]
-    teacher = average(Batches(in_parts, batches.device, lambda inputs: (inputs, None)))
-    lesson = outputs.lesson(teacher).to(batches.device)
-    step, divergence = settings.train(student, moved, lesson, outputs, held_out)
-    return Distilled(student, outputs, {"held_out/divergence": divergence}, step, networks, batches.read)
-
-
-@torch.no_grad()
-def student_prediction(net: nn.Module, outputs: StudentOutputs, batches: Batches) -> AnyPrediction:
-    """What the student says of all items."""
-    with evaluating(net):
-        each = [student_outputs(net, batches.moved(inputs), outputs).float().cpu() for inputs, _ in batches]
-    return outputs.prediction(torch.cat(each))
 
 
 def student_outputs(net: nn.Module, inputs: Inputs, outputs: StudentOutputs) -> Tensor:

@@ -13,10 +13,10 @@ from omegaconf import DictConfig
 from torch import nn
 
 import bdl
+from bdl.contrib.distillation.student import numbers_kept
 from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError
 from bdl.posterior.outputs import Batches, output_shape
-from bdl.posterior.student import numbers_kept
 from bdl.run.config import plain
 from bdl.run.evaluate import recorded_data
 from bdl.run.section import Section

@@ -29,7 +29,7 @@ def lora(net: nn.Module, *, seed: int = 0, **config: Any) -> nn.Module:
     Raises ConfigError where peft is missing, and for a configuration that peft refuses, such as one that fits no layer.
     """
     if find_spec("peft") is None:
-        raise ConfigError("bdl.models.lora needs the package peft: pip install 'bdl[lora]'")
+        raise ConfigError("bdl.contrib.language.lora needs the package peft: pip install 'bdl[lora]'")
     from peft import LoraConfig, inject_adapter_in_model
 
     shared = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in net.parameters()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,19 +17,19 @@ from bdl.disk.files import read_file
 from bdl.disk.manifest import Manifest
 from bdl.display import Shown
 from bdl.engine.functional import replace_tensors
-from bdl.errors import StoreError
+from bdl.errors import ConfigError, StoreError
 from bdl.likelihoods import Likelihood, as_columns
-from bdl.posterior.export import gathered
-from bdl.posterior.outputs import ItemOutputs, LabelledOutputs
+from bdl.posterior.export import gathered, thinned
+from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs
+from bdl.posterior.predict import P, Posterior
 from bdl.posterior.prediction import AnyPrediction, ValuePrediction, log_probs
 from bdl.posterior.samples import Key, Samples
-from bdl.posterior.store import Record, SampleStore
+from bdl.posterior.store import COPIED, Record, SampleStore
 from bdl.posterior.tensors import FrozenPart, frozen_names
 
 LIMIT = 2**30  # bytes of probabilities in memory; with more, evenly spaced ones decide
 NODES = torch.linspace(-3.5, 3.5, 15, dtype=torch.float64)  # z at which densities of numbers are compared
 By = Literal["divergence", "nll"]
-COPIED = ("config.yaml", "preprocessing.json")  # files of a run that commands read
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,6 +100,50 @@ class Densities:
         return found
 
 
+@torch.no_grad()
+def thin(
+    posterior: Posterior[P], k: int, data: Data, *, by: By = "divergence", test: Iterable[Any] | None = None
+) -> Posterior[P]:
+    """`Posterior.thin`: the k networks whose average is nearest to that of all, which predict in k / n of the time.
+
+    They are chosen one after the other, each as the one that brings the average nearest. Where as many networks
+    evenly spaced along the chains are nearer, it is these. `thinning` of the result has the scores of both; `save`
+    writes the result as a run directory. Each network is a chain of its own in it, so that R-hat and ESS cannot be
+    asked of it. Networks count alike.
+
+    Args:
+        posterior: the networks, which stay as they are.
+        k: how many networks.
+        data: x (n, ...), or a loader of items like those that will be predicted.
+        by: "divergence" from the average of all, which needs no labels; or "nll", mean -log p(y) of labelled
+            items that were not trained on. Few items lead the latter astray: thousands of sets are tried on them.
+        test: a loader of other (x, y) batches, on which the sets are compared.
+
+    Raises ConfigError unless 1 <= k <= their number, and for "nll" without labels.
+    """
+    used = posterior.weights().by_key
+    if not 1 <= k <= len(used):
+        raise ConfigError(f"k must be between 1 and the {len(used)} networks, got {k}")
+    spaced = list(thinned(used, k))
+    thinning = thin_out(k, spaced, by, *densities_of(posterior, by, posterior.batches(data), used))
+    if test is not None:
+        batches = posterior.batches(test)
+        ways: tuple[By, ...] = ("nll", "divergence")
+        for way in ways:
+            thinning = thinning.compared(way, spaced, *densities_of(posterior, way, batches, used))
+    return posterior.part(thinning.networks, thinning)
+
+
+def save(posterior: Posterior[Any], run_dir: str | Path) -> None:
+    """`Posterior.save`: write a thinned posterior as a run directory, which `load` and the commands read.
+
+    Raises ConfigError unless it is thinned; StoreError if the folder has samples, or the disk is full.
+    """
+    if not isinstance(posterior.thinning, Thinning):
+        raise ConfigError("this posterior lies on disk as it is: only what thin(k, data) returns is saved")
+    write_thinned(posterior.stored, posterior.thinning, run_dir)
+
+
 def thin_out(k: int, spaced: Sequence[Key], by: By, keys: Sequence[Key], densities: Densities) -> Thinning:
     """The better one of two sets of k networks: chosen one after the other, and evenly spaced along every chain."""
     even, chosen = [keys.index(key) for key in spaced], densities.chosen(k)
@@ -107,6 +151,16 @@ def thin_out(k: int, spaced: Sequence[Key], by: By, keys: Sequence[Key], densiti
     if scores["spaced"] < scores["chosen"]:
         chosen, scores["chosen"] = even, scores["spaced"]
     return Thinning([keys[i] for i in chosen], len(keys), by, scores)
+
+
+def densities_of(
+    posterior: Posterior[Any], by: By, batches: Batches, used: Mapping[Key, float]
+) -> tuple[list[Key], Densities]:
+    """What the sets of networks are scored by, on these batches."""
+    likelihood = posterior.likelihood_of(batches)
+    if by == "nll":
+        return densities_of_labels(LabelledOutputs(posterior.stored, batches, likelihood), used)
+    return densities_of_average(ItemOutputs(posterior.stored, batches, likelihood), used, posterior.predicted(batches))
 
 
 def densities_of_labels(labelled: LabelledOutputs, used: Collection[Key]) -> tuple[list[Key], Densities]:

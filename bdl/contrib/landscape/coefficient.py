@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import Reader, joined, map_tensors, rows_of
+from bdl.contrib.landscape.estimate import CoefficientEstimate
 from bdl.engine.choose import Compile
 from bdl.engine.losses import mean_losses
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError, check_positive
 from bdl.frozen import Only
-from bdl.landscape.estimate import CoefficientEstimate
 from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import BAOAB

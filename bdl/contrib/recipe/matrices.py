@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdl.samplers.dynamics.recipe_blocks import BlockValue, MatrixBlock, StateVariable
-from bdl.samplers.dynamics.recipe_checks import root_of
+from bdl.contrib.recipe.blocks import BlockValue, MatrixBlock, StateVariable
+from bdl.contrib.recipe.checks import root_of
 
 State = Mapping[str, Tensor]  # the variables by name
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.contrib.recipe.blocks import MatrixBlock, StateVariable
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics.recipe_blocks import MatrixBlock, StateVariable
 
 
 def blocks_of(matrix: Any, what: str, variables: list[StateVariable]) -> list[MatrixBlock]:

@@ -8,29 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from bdl.contrib.language.lora import lora as with_adapters
 from bdl.errors import ConfigError
-from bdl.models.lora import lora as with_adapters
+from bdl.models.logits import Logits
 
 KINDS = {"ForCausalLM": "AutoModelForCausalLM", "ForSequenceClassification": "AutoModelForSequenceClassification"}
 GPT2 = "LMHeadModel"  # how GPT-2's causal model ends
-
-
-class Logits(nn.Module):
-    """Wraps a model of transformers: its output object becomes the tensor of logits, which likelihoods read.
-
-    Args:
-        model: returns an object with an attribute `logits`, such as a `...ForSequenceClassification`.
-        trained: whether its weights have been trained: a run then starts its chains there.
-    """
-
-    def __init__(self, model: nn.Module, trained: bool = False):
-        super().__init__()
-        self.model, self.trained = model, trained
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.model(*args, **kwargs).logits
 
 
 def pretrained(name: str | Path, lora: Mapping[str, Any] | None = None, seed: int = 0) -> nn.Module:

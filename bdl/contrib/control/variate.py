@@ -5,25 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+import lightning as L
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bdl.contrib.control.check import check_control
 from bdl.errors import ConfigError
-from bdl.samplers.batch_gradient import BatchGradient
+from bdl.samplers.batch_gradient import BatchGradient, GradientEstimator
 from bdl.samplers.batch_noise import EVERY, KEEP, BatchNoise
 from bdl.samplers.chain import Chain
-from bdl.samplers.dynamics.base import mean
+from bdl.samplers.dynamics.base import Transition, mean
 from bdl.samplers.potential import Closure, Evaluation, Gradient, Idle, Launch, Potential
+from bdl.samplers.weighting.base import Weighting
 
 PASSES = 2  # passes over the data between two anchors; the gradient at an anchor then adds half of a batch to a step
 RANDOM = 0.01  # relative difference of two gradients of one batch at one θ that rounding does not make
 
 
 @dataclass(frozen=True)
-class ControlVariate:
+class ControlVariate(GradientEstimator):
     """Gradients of batches with a control variate, for any dynamics that moves by gradients.
 
         g(θ) = g_N(φ) + g_B(θ) - g_B(φ)
@@ -56,13 +59,23 @@ class ControlVariate:
         if self.every is not None and not self.every >= 1:
             raise ConfigError(f"every must be at least 1 step, or null for {PASSES} passes, got {self.every}")
 
+    def refuse(self, dynamics: Transition, weighting: Weighting) -> None:
+        name = type(dynamics).__name__
+        if dynamics.full_batch:
+            raise ConfigError(f"{name} evaluates all the data, which have no batch noise: leave gradient null")
+        if dynamics.variational:
+            why = "takes gradients at new draws, which are far from any anchor"
+            raise ConfigError(f"{name} {why}: leave gradient null")
+        if dynamics.needs & {"per_example", "noise_draws"}:
+            raise ConfigError(f"{name} measures batch noise by a batch alone, without its anchor: leave gradient null")
+        if weighting.energy == "control":
+            raise ConfigError('gradient=control serves batch energies, too: set the energy of the weighting to "batch"')
 
-Given = ControlVariate | Literal["control"] | None
+    def check_trainer(self, trainer: L.Trainer) -> None:
+        check_control(trainer)
 
-
-def control_of(gradient: Given) -> ControlVariate | None:
-    """What the argument `gradient` of a Sampler stands for."""
-    return ControlVariate() if isinstance(gradient, str) else gradient
+    def evaluation(self, potential: Potential, follow: Callable[[], None]) -> ControlledGradient:
+        return ControlledGradient(potential, self, follow)
 
 
 class ControlledGradient(BatchGradient):

@@ -27,17 +27,18 @@ from hydra.types import HydraContext, TaskFunction
 from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 
+from bdl.contrib.optuna.search_space import GRID, direction_of, grid_values, is_grid, make_sampler, search_space
 from bdl.disk.files import write_atomically
 from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError, DivergedError, Stopped
-from bdl.run.search_space import GRID, direction_of, grid_values, is_grid, make_sampler, search_space
+from bdl.run.sweeps import OPTUNA_SWEEPER
 
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
 FILE = "sqlite:///"
-PACKAGE = "hydra_plugins"
+PACKAGE = OPTUNA_SWEEPER.partition(".")[0]
 RESULTS = "optimization_results.yaml"
 SAMPLERS: dict[str, dict[str, Any]] = {
     "tpe": {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 10, "n_ei_candidates": 24,
@@ -50,7 +51,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "grid": {"_target_": GRID},
 }  # fmt: skip
 SWEEPER: dict[str, Any] = {
-    "_target_": f"{PACKAGE}.bdl.OptunaSweeper",
+    "_target_": OPTUNA_SWEEPER,
     "_recursive_": False,  # the sampler is made when the study is known
     "defaults": [{"sampler": "tpe"}],
     "direction": None,  # minimize or maximize; null: what suits `objective`
@@ -227,11 +228,6 @@ def register_sweeper() -> None:
     store.repo["hydra"]["sweeper"].pop("sampler", None)  # the plugin's, some of which Optuna no longer has
     for name, settings in SAMPLERS.items():
         store.store(group="hydra/sweeper/sampler", name=name, node=settings | {"seed": None}, provider="bdl")
-
-
-def is_optimising(hydra: Any) -> bool:
-    """Whether a job belongs to a sweep of this sweeper, which handles the job's error."""
-    return hydra.mode is not None and hydra.mode.name == "MULTIRUN" and hydra.sweeper._target_ == SWEEPER["_target_"]
 
 
 def check_version() -> None:

@@ -11,10 +11,10 @@ from omegaconf import DictConfig
 from torch import nn
 
 import bdl
+from bdl.contrib.landscape.estimate import CoefficientEstimate
 from bdl.disk.files import write_atomically
 from bdl.engine.functional import named_tensors
 from bdl.errors import ConfigError
-from bdl.landscape.estimate import CoefficientEstimate
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.run.config import plain
 from bdl.run.evaluate import recorded_data

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from bdl.contrib.recipe.blocks import MatrixBlock, StateVariable, in_rows
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics.recipe_blocks import MatrixBlock, StateVariable, in_rows
 
 
 def check_grid(variables: Sequence[StateVariable], blocks: Sequence[MatrixBlock]) -> None:

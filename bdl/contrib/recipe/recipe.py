@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from bdl.contrib.recipe.blocks import StateVariable, Variables, in_rows
+from bdl.contrib.recipe.checks import check_block, check_grid, check_subtraction, root_of
+from bdl.contrib.recipe.grid import blocks_of
+from bdl.contrib.recipe.matrices import RecipeMatrices
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import Scalar, add_, inject_, mean
-from bdl.samplers.dynamics.recipe_blocks import StateVariable, Variables, in_rows
-from bdl.samplers.dynamics.recipe_checks import check_block, check_grid, check_subtraction, root_of
-from bdl.samplers.dynamics.recipe_grid import blocks_of
-from bdl.samplers.dynamics.recipe_matrices import RecipeMatrices
 from bdl.samplers.dynamics.subtracting import SUBTRACTS_INDEPENDENT, Subtracting
 
 CHECK_EVERY = 100  # steps between checks of D and Q where they are functions

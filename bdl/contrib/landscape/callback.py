@@ -8,10 +8,10 @@ from typing import Any
 import lightning as L
 import torch
 
+from bdl.contrib.landscape.coefficient import learning_coefficient
+from bdl.contrib.landscape.estimate import CoefficientEstimate
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError, check_whole
-from bdl.landscape.coefficient import learning_coefficient
-from bdl.landscape.estimate import CoefficientEstimate
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import sampled_net
 from bdl.likelihoods import Loss

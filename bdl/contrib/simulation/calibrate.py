@@ -15,10 +15,10 @@ from rich.table import Table
 from torch import Tensor
 
 import bdl
+from bdl.contrib.simulation.prior_draws import draw_from
+from bdl.contrib.simulation.ranks import Ranks
 from bdl.data import TensorBatches
 from bdl.errors import ConfigError
-from bdl.law.prior_draws import draw_from
-from bdl.law.ranks import Ranks
 from bdl.likelihoods import Likelihood
 from bdl.likelihoods.base import mean_loss
 from bdl.run.certify import StoredRun

@@ -1,0 +1,1 @@
+"""Gradients of mini-batches with control variates."""

@@ -1,0 +1,1 @@
+"""One network in place of the average over many."""

@@ -1,0 +1,1 @@
+"""Text, a small GPT, pretrained language models and low-rank adapters."""

@@ -1,0 +1,1 @@
+"""Sweeps in which Optuna chooses the trials."""

@@ -1,0 +1,1 @@
+"""Samplers made from the matrices D and Q of the complete recipe."""

@@ -1,0 +1,1 @@
+"""A run that is calibrated by simulated data."""
