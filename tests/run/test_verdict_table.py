@@ -49,8 +49,7 @@ def test_a_convex_problem_after_300_steps_is_not_at_rest():
     """Four chains begin in one place. The control: 100 times the steps are not told so."""
     sampler = Sampled(bdl.SGHMC(0.1), 0.001, burn_in=0)
     short, long = (
-        judged([Scenario("short", "convex", False, draws=draws, sampler=sampler, start=1)], 2)[0]
-        for draws in (30, 3000)
+        judged([Scenario("short", "convex", draws=draws, sampler=sampler, start=1)], 2)[0] for draws in (30, 3000)
     )
     assert [v.outcome for v in short.verdicts] == ["not at rest"] * 2
     assert "not at rest" not in [v.outcome for v in long.verdicts]

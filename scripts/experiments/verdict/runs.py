@@ -19,6 +19,7 @@ from bdl.posterior.value_evaluation import PRIOR
 from experiments.verdict.laws import Law, means_of, measured_of
 
 EVERY = 10  # steps between samples of a sampler, and between its configurational temperatures
+TRUSTED = ("converged", "law", "linear")  # groups of scenarios that a verdict should trust
 LATENT = 8  # directions of the target distribution, at which test items look
 
 
@@ -37,13 +38,11 @@ class Scenario:
     """A target distribution, a sampler and a budget.
 
     The target is standard normal in 8 directions; the logit, or the mean, of an item is a mixture of them. A chain is
-    an autoregression whose draws are worth `draws / slow` independent ones. `right`: a verdict of trust would be right;
-    None where either answer can be defended.
+    an autoregression whose draws are worth `draws / slow` independent ones.
     """
 
     group: str
     name: str
-    right: bool | None
     chains: int = 4
     draws: int = 250
     items: int = 50
@@ -71,6 +70,11 @@ class Scenario:
     law: Law | None = None  # many directions in place of 8, each with a T of its own
     sampler: Sampled | None = None  # a sampler whose chains stand in place of autoregressions
     metrics: Mapping[str, float] = field(default_factory=dict)  # temperatures and scores that differ from the law's
+
+    @property
+    def right(self) -> bool | None:
+        """Whether a verdict of trust would be right; None where either answer can be defended."""
+        return None if self.group == "between" else self.group in TRUSTED
 
 
 @dataclass(frozen=True)
