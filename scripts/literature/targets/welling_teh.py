@@ -52,13 +52,6 @@ class WellingTeh(DataTarget):
         log_prior = -0.5 * (x.square() @ _precisions(x)) - math.log(2 * math.pi) - 0.5 * math.log(10)
         return -log_p.mean(-1) - log_prior / self.num_data
 
-    def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        first, odds = self._residuals(x, index)
-        share = odds.sigmoid()  # probability of the second component
-        shift = (share * (first - x[..., 1:])).mean(-1)
-        pull = 0.5 * torch.stack([first.mean(-1) - share.mean(-1) * x[..., 1], shift], -1)
-        return self.loss(x, index), x * _precisions(x) / self.num_data - pull
-
     def _residuals(self, x: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
         """(..., B) residuals x_i - θ1, and (..., B) log odds of the second component."""
         data = self.x.to(x) if index is None else self.x.to(x)[index]
