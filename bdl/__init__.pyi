@@ -1,8 +1,8 @@
 # The only list of public names. Type checkers and editors read it as a stub. At run time lazy_loader reads it and
 # imports each name where it is first used, so that `import bdl` costs next to nothing.
 from . import data, metrics, models, schedules
-from .baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
 from .checkpoint import CheckpointStart
+from .contrib.baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
 from .contrib.control.variate import ControlVariate
 from .contrib.covariance_controlled import CCHMC
 from .contrib.distillation.distil import Distilled

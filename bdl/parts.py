@@ -18,8 +18,10 @@ from bdl.errors import ConfigError
 # What a user asks for -> module and name
 PLACES = {
     "bdl calibrate": "bdl.contrib.simulation.calibrate:calibrate",
+    "bdl compare": "bdl.contrib.comparison.compare:compare",
     "bdl distil": "bdl.contrib.distillation.command:distil",
     "bdl llc": "bdl.contrib.landscape.llc:llc",
+    "bdl verify law=true": "bdl.contrib.certificate.certify:certify",
     "hydra/sweeper=optuna": "bdl.contrib.optuna.sweeper:register_sweeper",
     "gradient=control": "bdl.contrib.control.variate:ControlVariate",
     "Posterior.distil": "bdl.contrib.distillation.distil:distil",

@@ -21,7 +21,6 @@ LAYERS = [
     {"engine"},
     {"posterior", "models", "data"},
     {"start", "metrics"},
-    {"baselines"},
     {"tune"},
     {"law"},
     {"lightning"},

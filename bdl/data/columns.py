@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from bdl.data.frame import all_of, locate, require_columns
+from bdl.data.frame import require_columns
+from bdl.data.kinds import of_each
 from bdl.data.module import Task
-from bdl.data.rows import Rows
 from bdl.data.split import split_by_seed
-from bdl.data.values import Frame
+from bdl.data.values import Frame, Series
 from bdl.errors import ConfigError
 
 SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
@@ -55,10 +54,43 @@ class Columns:
         """Raise ConfigError for names of columns that the table lacks, and for a target that is an input too."""
         named = {"target": [self.target], "id": self.id, "drop": self.drop, "categorical": self.categorical}
         named |= {} if split_column is None else {"split_column": [split_column]}
-        all_of(*(partial(require_columns, frame, names, f"data.{key}=", place) for key, names in named.items()))
+        of_each(lambda key: require_columns(frame, named[key], f"data.{key}=", place), named, place)
         for key in ("id", "drop", "categorical"):
             if self.target in named[key]:
                 raise ConfigError(f"data.{key} names {self.target}, which is the target: take it out of data.{key}")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a table, of which each column is copied when it is asked for.
+
+    Splits of a table are rows of the same one, because a copy of each split would double the memory of a large table.
+
+    Args:
+        table: all rows, with a row number for index.
+        at: (n,) positions of these rows.
+    """
+
+    table: Frame
+    at: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @property
+    def columns(self) -> pd.Index:
+        return self.table.columns
+
+    def __getitem__(self, name: str) -> Series:
+        return self.table[name].iloc[self.at]
+
+    def pop(self, name: str) -> Series:
+        """A column, which the table then lacks, for these rows and all others."""
+        return self.table.pop(name).iloc[self.at]
+
+    def take(self, positions: np.ndarray) -> Rows:
+        """The rows at these positions among them."""
+        return Rows(self.table, self.at[positions])
 
 
 @dataclass(frozen=True)
@@ -88,11 +120,6 @@ class TableSplit:
         others = {"test": self.test_path, "val": self.val_path}
         return {"train": ("data.path", path)} | {s: (f"data.{s}_path", p) for s, p in others.items() if p is not None}
 
-    def places(self, place: str) -> dict[str, str]:
-        """The name of the file that holds each split, for messages."""
-        paths = {"train": None, "val": self.val_path, "test": self.test_path}
-        return {split: place if path is None else locate(path).name for split, path in paths.items()}
-
     def rows(self, tables: dict[str, Rows], place: str) -> dict[str, Rows]:
         """The rows of the three splits, from those of the files.
 
@@ -102,8 +129,9 @@ class TableSplit:
             tables = self._by_column(tables, self.column, place)
         if self.all_rows:
             every, *others = tables.values()
-            if any(rows.table is not every.table for rows in others):
-                every = Rows.all_of(pd.concat([rows.table.iloc[rows.at] for rows in tables.values()]))
+            if any(rows.table is not every.table for rows in others):  # one file for each
+                table = pd.concat([rows.table.iloc[rows.at] for rows in tables.values()])
+                every = Rows(table, np.arange(len(table)))
             elif others:
                 every = Rows(every.table, np.concatenate([rows.at for rows in tables.values()]))
             none = every.take(np.arange(0))

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from bdl.data.dates import DROP, DateColumn, holds_dates
 from bdl.data.frame import as_value, brief_list, require_columns
-from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, finite_numbers, is_rounding, of_each
-from bdl.data.rows import Rows
+from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, is_rounding, of_each
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
@@ -34,13 +33,13 @@ class InputEncoding:
 
     @staticmethod
     def learn(
-        frame: Frame | Rows, names: Sequence[str], categorical: Collection[str], max_levels: int, place: str,
+        frame: Frame, names: Sequence[str], categorical: Collection[str], max_levels: int, place: str,
         day_first: bool | None = None,
     ) -> InputEncoding:  # fmt: skip
         """The encoding of these columns of the training rows.
 
-        Warns of columns without information, which are left out, and of those that seem to number the rows. Raises
-        ConfigError, in one line about all columns, for those that mix numbers and text, for dates that are written in
+        Warns of columns without information, which are left out, and of columns that seem to number the rows. Raises
+        ConfigError, in one line about all columns, for numbers with text between them, for dates that are written in
         several ways, and for more than `max_levels` categories; and if no column is left.
         """
         learned = of_each(lambda name: _learn(frame[name], name in categorical, max_levels, day_first), names, place)
@@ -62,10 +61,10 @@ class InputEncoding:
 
     @property
     def written(self) -> list[str]:
-        """The columns whose fields are read as they are written: no number in them is one."""
+        """The columns of categories and dates, whose fields are read as they are written."""
         return [column.name for column in self.columns if not isinstance(column, NumberColumn)]
 
-    def encode(self, frame: Frame | Rows, key: str, place: str, last: bool = False) -> Tensor:
+    def encode(self, frame: Frame, key: str, place: str, last: bool = False) -> Tensor:
         """(n, features) float32.
 
         Raises ConfigError, in one line about all columns, for missing columns, text in numbers and infinite numbers.
@@ -103,9 +102,9 @@ def _numbers_rows(values: Series) -> bool:
 
 
 def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool | None) -> Column | None:
-    """A column as it is read: as categories if asked for or if most of its values are no numbers; None for a constant.
+    """What a column is read as: categories if asked for or if most values are no numbers; None for a constant.
 
-    Raises Refused for what is no input.
+    Raises Refused for a column that cannot be an input.
     """
     name = str(values.name)
     if values.dtype == object and values.map(lambda value: isinstance(value, NESTED)).any():
@@ -126,8 +125,9 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
             f"{hint}, or data.categorical={{columns}} for codes; or data.drop={{columns}}",
         )  # fmt: skip
     if not categories and (numeric or as_numbers(values).notna().sum() >= values.notna().sum() / 2):
-        finite_numbers(values, "correct them, add the word to data.missing, or set data.categorical={columns}")
-        return NumberColumn.learn(values)
+        return NumberColumn.learn(
+            values, "correct them, add the word to data.missing, or set data.categorical={columns}"
+        )
     if (count := as_texts(values).nunique()) > max_levels:
         raise Refused(
             name, f"has {count} different texts in {len(values)} training rows, more than data.max_levels={max_levels}",

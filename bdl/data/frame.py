@@ -14,26 +14,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
-from bdl.data.number_fields import number_columns
-from bdl.data.rows import Rows
-from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, with_numbers
-from bdl.disk.files import is_on_disk
+from bdl.data.values import BETWEEN, EXACT, NUMBER, SIGNS, Frame, Series, with_numbers
+from bdl.disk.files import is_on_disk, open_regular
 from bdl.errors import BdlWarning, ConfigError
 
 Format = Literal["csv", "parquet"]
 NO_SEPARATORS = '\n\r"\\'  # pandas takes them for ends of lines, and around fields
-COMPRESSED = (
-    ".gz",
-    ".bz2",
-    ".zip",
-    ".xz",
-    ".zst",
-    ".tar",
-)  # pandas unpacks them, but rows are counted in a file's bytes
+COMPRESSED = (".gz", ".bz2", ".zip", ".xz", ".zst", ".tar")  # pandas unpacks them, but lines are counted in the bytes
+CELLS, ROWS = 2**16, 512  # parsed at once, with some 30 bytes a cell; at least so many rows, as each part has its cost
 PACKAGED = "package:"  # the path of a table that bdl brings along begins with it
-# The words that pandas takes for a gap, but for "None", which is a category of many tables: no basement, no symptoms.
+# The words that pandas takes for a gap, without "None", which is a category of many tables: no basement, no symptoms.
 GAPS = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "n/a", "nan", "null",
@@ -116,8 +109,9 @@ class Reading:
         thousands = None if self.thousands == "none" else BETWEEN.get(self.thousands, re.escape(self.thousands))
         signs = (SIGNS.get(self.decimal, self.decimal), thousands) if self.format == "csv" else (".", None)
         frame = with_numbers(frame, text, *signs)
-        if words := [float(word) for word in self.missing if NUMBER.fullmatch(word)]:  # -999 stands for -999.0 too
-            frame = _without_words(frame, words)
+        words = [float(word) for word in self.missing if NUMBER.fullmatch(word)]  # -999 stands for -999.0 too
+        for column in frame if words else ():
+            frame[column] = frame[column].mask(frame[column].isin(words))
         return _without_row_numbers(frame, name)
 
     def _read_csv(self, path: Path, key: str, name: str, text: Collection[str]) -> Frame:
@@ -131,15 +125,17 @@ class Reading:
         if header.shape[1] == 1:
             self._refuse_one_column(header.iloc[0, 0], key, name)
         names, gaps = [str(field).strip() for field in header.iloc[0]], [*GAPS, *self.missing]
-        asked = {i for i, column in enumerate(names) if column in text}
-        if self.thousands != "none":  # pandas takes its sign anywhere between digits
-            asked = set(range(len(names)))
-        point = SIGNS.get(self.decimal, self.decimal)
-        read_numbers = partial(read, decimal=point, na_values=gaps, keep_default_na=False)
-        columns = number_columns(read_numbers, path, len(names), asked)
+        columns: dict[int, Any] = {}
+        if self.thousands == "none":  # pandas takes the sign of thousands anywhere between digits
+            read_numbers = partial(read, decimal=SIGNS.get(self.decimal, self.decimal), na_values=gaps)
+            asked = [i for i, column in enumerate(names) if column not in text]
+            read_numbers, rows = partial(read_numbers, keep_default_na=False), max(ROWS, CELLS // len(names))
+            columns = _number_columns(read_numbers, path, asked, rows)
         if others := [i for i in range(len(names)) if i not in columns]:
             fields = read_texts(usecols=others).iloc[1:].reset_index(drop=True)
-            columns |= {i: _without_words(fields.pop(i).str.strip().to_frame(), gaps)[i] for i in others}
+            for i in others:
+                texts = fields.pop(i).str.strip()
+                columns[i] = texts.mask(texts.isin(gaps))
         frame = pd.DataFrame({i: columns[i] for i in range(len(names))}, copy=False)
         frame.columns = [column or f"Unnamed: {i}" for i, column in enumerate(names)]
         return frame
@@ -169,20 +165,7 @@ def locate(path: str | Path) -> Path:
     return Path(text).expanduser()
 
 
-def all_of(*calls: Callable[[], Any]) -> list[Any]:
-    """What the calls return. Raises one ConfigError with the lines of all that raise one."""
-    made, lines = [], []
-    for call in calls:
-        try:
-            made.append(call())
-        except ConfigError as error:
-            lines.append(str(error))
-    if lines:
-        raise ConfigError("; ".join(lines))
-    return made
-
-
-def require_columns(frame: Frame | Rows, columns: Iterable[str], key: str, place: str) -> None:
+def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) -> None:
     """Raise ConfigError unless the table has all these columns."""
     absent = [column for column in columns if column not in frame.columns]
     if absent:
@@ -214,6 +197,41 @@ def as_value(names: Sequence[str]) -> str:
     return f"[{','.join(quoted)}]"
 
 
+def _number_columns(read: Callable[..., Any], path: Path, asked: Sequence[int], rows: int) -> dict[int, np.ndarray]:
+    """The columns of plain numbers, by position: (rows,) int64, or float64 with NaN for gaps.
+
+    A column is left out if it has a field that is no finite number, no number at all, or numbers beyond 2^53, of which
+    float64 does not have all: the caller then looks at its fields as they are written. The file is parsed in parts, so
+    that a table takes 8 bytes a cell, without a text for each.
+
+    Args:
+        read: opens the file as `pandas.read_csv` does, with a first line that is no row.
+        asked: positions of the columns that may be of numbers.
+        rows: how many of them are parsed at once.
+    """
+    with open_regular(path) as file:
+        blocks = iter(partial(file.read, 2**20), b"")
+        most = 1 + sum(block.count(b"\n") + block.count(b"\r") for block in blocks)  # no fewer than there are rows
+    columns: dict[int, Any] = {i: np.empty(most) for i in asked}  # pages that are not written take no memory
+    whole, count = set(columns), 0
+    with read(chunksize=rows, low_memory=False) as parts:  # pandas would divide the parts further
+        parts.get_chunk(1)
+        for part in parts:
+            kinds = [dtype.kind for dtype in part.dtypes]
+            columns = {i: column for i, column in columns.items() if kinds[i] in "if"}
+            whole -= {i for i in columns if kinds[i] == "f"}
+            # together, because a column of pandas costs as much as the parsing of a hundred numbers
+            values = part[list(columns)].to_numpy(np.float64).T
+            plain = (np.isnan(values) | (np.abs(values) < EXACT)).all(1)
+            for column, numbers in zip(columns.values(), values, strict=True):
+                column[count : count + len(part)] = numbers
+            columns = {i: column for (i, column), kept in zip(columns.items(), plain, strict=True) if kept}
+            count += len(part)
+    for i, column in columns.items():
+        columns[i] = column[:count].astype(np.int64) if i in whole else column[:count]
+    return {i: column for i, column in columns.items() if i in whole or not np.isnan(column).all()}
+
+
 def _read_parquet(path: Path) -> Frame:
     """The table. Categories stay categories: Parquet itself forgets it of numbers, and what pandas notes does not."""
     from pyarrow.parquet import read_schema
@@ -224,14 +242,6 @@ def _read_parquet(path: Path) -> Frame:
     frame = frame.astype({name: "category" for name in noted if name in frame})
     named = [level for level in frame.index.names if level is not None and level not in frame.columns]
     return frame.reset_index(named).reset_index(drop=True)
-
-
-def _without_words(frame: Frame, words: Sequence[Any]) -> Frame:
-    """NaN in place of the words, one column after the other: a mask of the whole table would be a copy of it."""
-    columns = {name: frame[name] for name in frame}
-    masks = ((name, column.isin(words)) for name, column in columns.items())
-    masked = {name: columns[name].mask(mask) for name, mask in masks if mask.any()}
-    return pd.DataFrame(columns | masked, copy=False)
 
 
 def _without_row_numbers(frame: Frame, name: str) -> Frame:

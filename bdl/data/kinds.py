@@ -12,16 +12,15 @@ import numpy as np
 import pandas as pd
 
 from bdl.data.frame import as_value, brief_list
-from bdl.data.values import Series, as_numbers, as_texts, number_hint
+from bdl.data.values import EXACT, Series, as_numbers, as_texts, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-
 ROUNDED = 1e-12  # relative differences below it are rounding
-EXACT = 2**53  # beyond, float64 does not have all whole numbers
 LARGEST = float(np.finfo(np.float32).max)
+CORRECT = "correct them, or leave the fields empty"
 
 
 @dataclass(eq=False)
@@ -36,30 +35,33 @@ class Refused(Exception):
 def of_each(function: Callable[[T], R], items: Iterable[T], place: str) -> list[R]:
     """What the function makes of each item.
 
-    Raises ConfigError, in one line, for all columns that it refuses. Those with the same remedy share it.
+    Raises ConfigError, in one line, for all items that it refuses. Columns with the same remedy share it.
     """
     made: list[R] = []
+    lines: list[str] = []
     by_remedy: dict[str, list[Refused]] = {}
     for item in items:
         try:
             made.append(function(item))
         except Refused as fault:
             by_remedy.setdefault(fault.remedy, []).append(fault)
-    if not by_remedy:
-        return made
-    lines = [
-        f"{brief_list([f'{fault.name} {fault.what}' for fault in alike])}: "
-        + remedy.replace("{columns}", as_value([fault.name for fault in alike]))
-        for remedy, alike in by_remedy.items()
-    ]
-    raise ConfigError(f"{place}: {'; '.join(lines)}")
+        except ConfigError as error:
+            lines.append(str(error))
+    for remedy, alike in by_remedy.items():
+        start = "" if lines else f"{place}: "
+        faults = brief_list([f"{fault.name} {fault.what}" for fault in alike])
+        lines.append(f"{start}{faults}: {remedy.replace('{columns}', as_value([fault.name for fault in alike]))}")
+    if lines:
+        raise ConfigError("; ".join(lines))
+    return made
 
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A column of numbers: (value - mean) / std, and 1 where the value is missing if training rows had gaps.
+    """A column of numbers: (value - mean) / std, with the mean and the standard deviation of the training rows.
 
-    mean and std are those of the training rows. A missing value becomes their median, `fill`.
+    A missing value becomes the median of the training rows, `fill`. If training rows had gaps, a further number is 1
+    where the value is missing.
     """
 
     name: str
@@ -69,28 +71,27 @@ class NumberColumn:
     gaps: bool
 
     @staticmethod
-    def learn(values: Series) -> NumberColumn:
+    def learn(values: Series, remedy: str = CORRECT) -> NumberColumn:
         """Raises Refused for text, and for numbers that double precision does not hold."""
-        numbers = finite_numbers(values, "correct them, or leave the fields empty")
-        with np.errstate(over="ignore"):
-            fill, gaps = float(numbers.median()), bool(numbers.isna().any())
-        if np.isinf(fill):  # the sum of the two in the middle
-            fill = 2 * float((numbers / 2).median())
-        return NumberColumn(str(values.name), *standardisation(numbers.fillna(fill)), fill, gaps)
+        numbers = finite_numbers(values, remedy)
+        unit = unit_of(numbers)  # in it, the sum of the two in the middle is finite
+        fill = unit * float((numbers / unit).median())
+        mean, std = standardisation(numbers.fillna(fill))
+        return NumberColumn(str(values.name), mean, std, fill, bool(numbers.isna().any()))
 
     def encode(self, values: Series, place: str) -> np.ndarray:
         """(n, 1 or 2). Raises Refused for text, for infinite numbers, and for those too far from the mean."""
-        numbers = finite_numbers(values, "correct them, or leave the fields empty")
+        numbers = finite_numbers(values, CORRECT)
         scaled = standardised(numbers.fillna(self.fill), self.mean, self.std)
         return with_gaps(self, [scaled[:, None]], numbers.isna(), place, f"its median, {self.fill:g}")
 
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """A column of categories: one number per level and one for a level that no training row has; 1 where it is so.
+    """A column of categories: a number for each level, and a number for all levels that no training row has.
 
-    A missing value becomes the most frequent level of the training rows, `fill`; a further number is 1 where the value
-    is missing if training rows had gaps.
+    The number of a row's own level is 1, and the others are 0. A missing value becomes the most frequent level of the
+    training rows, `fill`. If training rows had gaps, a further number is 1 where the value is missing.
     """
 
     name: str
@@ -101,9 +102,8 @@ class CategoryColumn:
     @staticmethod
     def learn(values: Series) -> CategoryColumn:
         texts = as_texts(values)
-        counts = texts.value_counts()
-        fill = min(counts.index[counts == counts.max()])  # the first of equally frequent levels in the alphabet
-        return CategoryColumn(str(values.name), tuple(sorted(counts.index)), fill, bool(texts.isna().any()))
+        levels, fill = sorted(texts.dropna().unique()), texts.mode()[0]  # the alphabet's first of equally frequent ones
+        return CategoryColumn(str(values.name), tuple(levels), fill, bool(texts.isna().any()))
 
     def encode(self, values: Series, place: str) -> np.ndarray:
         """(n, levels + 1 or 2). Warns of levels that no training row has, and counts their rows."""
@@ -112,35 +112,40 @@ class CategoryColumn:
         one_hot = np.eye(len(self.levels) + 1)[codes]  # -1 is the last level
         encoded = with_gaps(self, [one_hot], texts.isna(), place, f"the most frequent category, {self.fill}")
         if (unseen := codes < 0).any():
-            first = texts[unseen].iloc[0]
             warnings.warn(
                 f"{place}: {self.name} has categories in {unseen.sum()} of {len(texts)} rows that no training row has "
-                f"({first!r} is the first): they share one level of their own", BdlWarning, stacklevel=2,
+                f"({texts[unseen].iloc[0]!r} is the first): they share one level of their own", BdlWarning, 2,
             )  # fmt: skip
         return encoded
+
+
+def unit_of(numbers: Series) -> float:
+    """The power of two just below the largest of these numbers.
+
+    In this unit, squares of numbers beyond 1e154 do not overflow, and squares of numbers below 1e-162 do not vanish.
+    The division by a power of two is exact: mean and standard deviation of other numbers keep their last bit.
+    """
+    return 2.0 ** (int(np.frexp(numbers.abs().max())[1]) - 1)
 
 
 def standardisation(numbers: Series) -> tuple[float, float]:
     """Mean and standard deviation of numbers without gaps, of whatever size; that of a constant is 1.
 
-    Squares of numbers beyond 1e154 overflow and those below 1e-162 vanish, so unusual numbers are scaled first. Raises
-    Refused for numbers whose differences double precision does not hold.
+    Raises Refused for numbers whose differences double precision does not hold.
     """
     low, high = float(numbers.min()), float(numbers.max())
     if is_rounding(numbers):
         return low, 1.0
-    if max(abs(low), abs(high)) < 1e100 and high - low > 1e-100 and high - low > ROUNDED * abs(high):
-        return float(numbers.mean()), float(numbers.std(ddof=0))
-    above = (numbers - low) / (high - low)  # in [0, 1]
-    mean, std = low + float(above.mean()) * (high - low), float(above.std(ddof=0)) * (high - low)
-    if not 0 < std < math.inf:
+    unit = unit_of(numbers)
+    mean, std = unit * float((numbers / unit).mean()), unit * float((numbers / unit).std(ddof=0))
+    if not 0 < std or math.isinf(high - low):
         what = f"goes from {low:g} to {high:g}, which double precision does not hold"
         raise Refused(str(numbers.name), what, "give it in other units")
     return mean, std
 
 
 def is_rounding(numbers: Series) -> bool:
-    """Whether finite numbers differ in their 13th digit at most, and are no whole numbers, which are exact."""
+    """Whether finite numbers are equal to 12 digits, unless they are whole numbers, which are exact."""
     low, high = float(numbers.min()), float(numbers.max())
     largest = max(abs(low), abs(high))
     if low == high or not 0 < largest < math.inf:

@@ -6,27 +6,29 @@ import copy
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import numpy as np
 import pandas as pd
+import pandas.util
 from torch import Tensor
 
-from bdl.data.columns import Columns, TableSplit
+from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
-from bdl.data.frame import Format, Reading, all_of, locate, require_columns
+from bdl.data.frame import Format, Reading, locate, require_columns
+from bdl.data.kinds import of_each
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
-from bdl.data.rows import Rows
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
 from bdl.data.tensors import TensorDataModule, count_batch
 from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 3
+hash_rows: Any = pandas.util.hash_pandas_object  # which type checkers do not find
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class TableEncoding:
 
     @staticmethod
     def from_plain(plain: dict[str, Any]) -> TableEncoding:
-        """The inverse of `to_plain`. Raises ConfigError for what is none."""
+        """The inverse of `to_plain`. Raises ConfigError for another version, and for missing or wrong fields."""
         version = plain.get("format_version")
         if version != FORMAT_VERSION:
             raise ConfigError(
@@ -113,24 +115,21 @@ class TableDataModule(TensorDataModule):
         batch_size: int | Literal["auto"] | None = "auto",
         **batching: Unpack[Batching],
     ):
-        place, target = locate(path).name, columns.target
-        files, places = split.files(path), split.places(place)
+        place, target, files = locate(path).name, columns.target, split.files(path)
+        places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
         frames = {s: reading.read(p, key, columns.written) for s, (key, p) in files.items()}
         columns.check(frames["train"], split.column, place)
         rows = split.rows({s: _with_target(frame, target, places[s]) for s, frame in frames.items()}, place)
         train, no_inputs = rows["train"], columns.no_inputs(split.column)
         of_inputs = [name for name in train.columns if name not in no_inputs]
         labels = pd.concat([part[target] for part in rows.values()])
-        (rule, reason), inputs = all_of(
+        of_columns = columns.categorical, columns.max_levels, place, reading.day_first
+        questions: list[Callable[[], Any]] = [
             lambda: _target_of(labels, train[target], columns.task, place),
-            lambda: InputEncoding.learn(
-                train, of_inputs, columns.categorical, columns.max_levels, place, reading.day_first
-            ),
-        )
+            lambda: InputEncoding.learn(train, of_inputs, *of_columns),
+        ]
+        (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
         self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
-        repeated = None
-        if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
-            repeated = _repeated(rows, [*inputs.names, target])
         splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
@@ -141,8 +140,8 @@ class TableDataModule(TensorDataModule):
             f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
             f"target {rule.name}: {rule.task} ({reason})"
         )
-        if repeated is not None:
-            warnings.warn(f"{place}: {repeated}", BdlWarning, stacklevel=2)
+        if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
+            _warn_of_repeated(splits, place)
 
     def with_batches(
         self, batch_size: int | Literal["auto"] | None = "auto", **batching: Unpack[Batching]
@@ -195,16 +194,15 @@ def _with_target(frame: Frame, target: str, place: str) -> Rows:
     return Rows(frame, np.flatnonzero(frame[target].notna()))
 
 
-def _repeated(rows: Mapping[str, Rows], columns: list[str]) -> str | None:
-    """How many test rows are training rows too, in words. Scores on them tell nothing about new rows."""
-    train, test = (np.unique(rows[split].hashes(columns)) for split in ("train", "test"))
-    repeated = int(np.isin(test, train).sum())
-    if not repeated:
-        return None
-    return (
-        f"{repeated} of {len(test)} different test rows are training rows too, value for value: if they are copies, "
-        "remove them from the table, because scores on them say nothing about new rows"
-    )
+def _warn_of_repeated(splits: Mapping[str, tuple[Tensor, Tensor]], place: str) -> None:
+    """Warn of test rows that are training rows too, because scores on them tell nothing about new rows."""
+    rows = (pd.DataFrame(np.column_stack(splits[split])) for split in ("train", "test"))
+    train, test = (np.unique(hash_rows(frame, index=False)) for frame in rows)
+    if repeated := int(np.isin(test, train).sum()):
+        warnings.warn(
+            f"{place}: {repeated} of {len(test)} different test rows are training rows too, value for value: if they "
+            "are copies, remove them from the table, because scores on them say nothing about new rows", BdlWarning, 3,
+        )  # fmt: skip
 
 
 def read_table(

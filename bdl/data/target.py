@@ -35,7 +35,7 @@ class ClassTarget:
 
     @staticmethod
     def learn(values: Series, place: str) -> ClassTarget:
-        """The classes of all rows. Raises ConfigError for one class only, and for more than half as many as rows."""
+        """The classes of all rows. Raises ConfigError for a single class, and for fewer than two rows a class."""
         texts = as_texts(values)
         labels = sorted(texts.unique(), key=_numbers_first)
         if len(labels) == 1:
@@ -72,7 +72,7 @@ class NumberTarget:
 
     @staticmethod
     def learn(values: Series, place: str, task: Task) -> NumberTarget:
-        """From the training rows. Raises ConfigError for text, a constant target, and counts that are none."""
+        """From the training rows. Raises ConfigError for text, a constant target, and numbers that are no counts."""
         numbers = _numbers(values, place, task)
         if numbers.min() == numbers.max():
             raise ConfigError(
@@ -91,7 +91,7 @@ class NumberTarget:
         return self.step / ROUNDING / self.std
 
     def encode(self, values: Series, place: str) -> Tensor:
-        """(n, 1) float32. Raises ConfigError for text, infinite and far too large numbers, and counts that are none."""
+        """(n, 1) float32. Raises ConfigError for text, for infinite and far too large numbers, and as `learn` does."""
         numbers = _numbers(values, place, self.task)
         (scaled,) = of_each(lambda numbers: standardised(numbers, self.mean, self.std), [numbers], place)
         return torch.from_numpy(scaled.astype(np.float32))[:, None]
@@ -154,7 +154,7 @@ def find_task(values: Series, place: str) -> tuple[Task, str]:
 
 
 def _numbers(values: Series, place: str, task: Task) -> Series:
-    """The target as numbers. Raises ConfigError for text and infinite numbers, and for counts that are none."""
+    """The target as numbers. Raises ConfigError for text, for infinite numbers, and for counts that are no counts."""
     (numbers,) = of_each(lambda values: finite_numbers(values, AS_CLASSES), [values], place)
     if task == "counts" and (bad := (numbers < 0) | (numbers != numbers.round())).any():
         raise ConfigError(

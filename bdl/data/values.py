@@ -13,10 +13,11 @@ Series: TypeAlias = Any
 Frame: TypeAlias = Any
 SIGNS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " ", "point": ".", "apostrophe": "'"}
 BETWEEN = {"comma": ",", "point": r"\.", "space": r"\s", "apostrophe": "['’]"}  # thousands, as patterns
+EXACT = 2**53  # beyond, float64 does not have all whole numbers
 WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # in linear time, whatever the text
 TRUTH_VALUES = {"true": "True", "false": "False"}
-MANY_DIGITS = r"[+-]?[0-9]{16,300}"  # names rather than numbers, among texts: float64 would merge them
+MANY_DIGITS = r"[+-]?[0-9]{16,300}"  # float64 does not have all of these numbers
 # Texts that are numbers under other signs, and what to set or do; the first that fits all texts of a column counts
 HINTS = {
     r"[+-]?\d{1,3}(,\d{3})+": "set data.thousands=comma if its commas stand between thousands, data.decimal=comma if "
@@ -32,45 +33,40 @@ HINTS = {
 
 
 def with_numbers(frame: Frame, text: Collection[str] = (), decimal: str = ".", thousands: str | None = None) -> Frame:
-    """The table with numbers in place of texts that are numbers, but in the columns of `text`.
+    """The table with numbers in place of texts that are numbers.
 
-    Behind this border no text is a number. Whole numbers of more than 15 digits stay texts among other texts, and where
-    float64 would merge some.
+    Whole numbers of more than 15 digits stay texts where the column has other texts too, and where two of them are the
+    same number in float64: they name things.
 
-    decimal: the sign before decimals. thousands: a pattern of the sign that stands before every three digits.
+    Args:
+        text: columns that stay as they are written.
+        decimal: the sign before decimals.
+        thousands: a pattern of the sign that stands before every three digits.
     """
     columns = {name: frame[name] if name in text else _converted(frame[name], decimal, thousands) for name in frame}
     return pd.DataFrame(columns, index=frame.index, copy=False)
 
 
 def _converted(values: Series, decimal: str, thousands: str | None) -> Series:
-    if pd.api.types.is_numeric_dtype(values):
+    if pd.api.types.is_numeric_dtype(values) or isinstance(values.dtype, pd.CategoricalDtype):
         return values
     texts = values.where(is_text(values))
-    if isinstance(values.dtype, pd.CategoricalDtype) or texts.isna().all():
+    if texts.isna().all():
         return values
-    texts = texts.astype("str").where(texts.notna())  # a column of texts alone has methods for all of them
-    plain = texts
+    plain = texts = texts.astype("str").where(texts.notna())  # a column of texts alone has methods for all of them
     if decimal != "." or thousands:
         whole = rf"(?:\d+|\d{{1,3}}(?:{thousands}\d{{3}})+)" if thousands else r"\d+"
         point = re.escape(decimal)
         number = rf"[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+)([eE][+-]?\d+)?"
-        plain = plain.where(plain.str.fullmatch(number).fillna(False).astype(bool))
+        plain = plain.where(plain.str.fullmatch(number, na=False))
         plain = plain.str.replace(thousands, "", regex=True) if thousands else plain
         plain = plain.str.replace(decimal, ".", regex=False)
     numbers: Series = pd.to_numeric(plain, errors="coerce")
-    known = numbers.notna()
-    many = texts.str.fullmatch(MANY_DIGITS).fillna(False).astype(bool)
-    if (known | values.isna()).all() and not _merges(texts[many]):
+    many = texts.str.fullmatch(MANY_DIGITS, na=False)
+    exact = texts[many].astype(object).map(int)
+    if (numbers.notna() | values.isna()).all() and exact.nunique() == exact.map(float).nunique():
         return numbers
-    known &= ~many
-    return values.astype(object).where(~known, numbers.astype(object))
-
-
-def _merges(texts: Series) -> bool:
-    """Whether texts of whole numbers are fewer numbers in float64, which then name rather than measure."""
-    numbers = {int(text) for text in texts}
-    return len({float(number) for number in numbers}) < len(numbers)
+    return values.astype(object).mask(numbers.notna() & ~many, numbers.astype(object))
 
 
 def is_text(values: Series) -> Series:
@@ -89,7 +85,7 @@ def as_numbers(values: Series) -> Series:
 
 
 def as_texts(values: Series) -> Series:
-    """Texts without blanks around them; numbers and truth values in one way of writing them. NaN stays.
+    """Texts without blanks around them; numbers and truth values are written in one way. NaN stays.
 
     A column may hold the field 01 as a number or as a text. A category must have one name in all tables, so both
     become "1".

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.baselines.base import FOLDER as TRAINED
 from bdl.checkpoint import found_checkpoint
 from bdl.disk.files import write_atomically
 from bdl.disk.manifest import Manifest
@@ -21,6 +20,7 @@ from bdl.disk.owner import sole_owner, sweep_leftovers
 from bdl.errors import ConfigError
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.samples import brief
+from bdl.posterior.trained import FOLDER as TRAINED
 from bdl.run.config import leaves, plain
 from bdl.run.machine import provenance
 from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, TIMING, read_config, read_metrics, write_json

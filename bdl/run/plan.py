@@ -16,11 +16,11 @@ from hydra.conf import HydraConf
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.baselines.base import FOLDER as TRAINED
-from bdl.baselines.base import Baseline
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import CalibrationRequest
+from bdl.posterior.trained import FOLDER as TRAINED
+from bdl.posterior.trained import BaselineLike
 from bdl.run import config
 from bdl.run.config import plain
 from bdl.run.directory import RunDirectory
@@ -242,7 +242,7 @@ class Plan:
         counted = {"sampler.num_data": num_data, "steps": steps}
         config.put(cfg, counted)
         loss = complete_loss(plain(cfg.loss), data)
-        baseline: Section[Baseline] | None = Section.optional(cfg.get("baseline"))
+        baseline: Section[BaselineLike] | None = Section.optional(cfg.get("baseline"))
         scale = cfg.loss.get("scale") or scale_for(loss.target, baseline)
         model = complete_model(plain(cfg.model), data, loss.build(), scale)
         if self.report.calibrate is not None:

@@ -14,11 +14,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import nn
 
-from bdl.baselines.base import Baseline
 from bdl.data import DataModule
 from bdl.errors import BdlError, ConfigError
 from bdl.likelihoods import Likelihood, Loss, outputs_of
 from bdl.posterior.calibrated import CalibrationRequest
+from bdl.posterior.trained import BaselineLike
 from bdl.run.config import plain
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
     return section
 
 
-def scale_for(likelihood: str, baseline: Section[Baseline] | None) -> str:
+def scale_for(likelihood: str, baseline: Section[BaselineLike] | None) -> str:
     """How the scale of the likelihood, whose class this is, is found where `loss.scale` does not say it."""
     return baseline.build().scale if baseline is not None and likelihood == LOSSES["regression"] else "input"
 

@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 import bdl
-from bdl.baselines.base import Baseline
 from bdl.likelihoods import Loss
+from bdl.posterior.trained import BaselineLike
 from bdl.run.section import Section
 from bdl.schedules import Function, Keep
 from bdl.tune.heat import CoolDirections
@@ -69,6 +69,6 @@ class StackPlan:
     target: TargetPlan
     motion: MotionPlan
     keeping: KeepingPlan
-    baseline: Section[Baseline] | None
+    baseline: Section[BaselineLike] | None
     name: str  # the name of the run
     settings: Mapping[str, Any]  # what config.yaml records, the same for all stacks

@@ -20,7 +20,6 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
-from bdl.baselines.base import FOLDER as TRAINED
 from bdl.disk.manifest import SAMPLE, check_listed, manifests_of
 from bdl.engine import mlp_library
 from bdl.errors import BdlWarning, ConfigError, StoreError
@@ -29,6 +28,7 @@ from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.likelihoods import Loss
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
+from bdl.posterior.trained import FOLDER as TRAINED
 from bdl.run.config import leaves, usable_cores
 from bdl.run.keys import TRAIN
 from bdl.run.machine import find_device, keep_freed_memory

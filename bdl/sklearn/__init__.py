@@ -1,11 +1,6 @@
-"""Bayesian neural networks as estimators of scikit-learn, which comes with the extra `[sklearn]`."""
+"""Bayesian neural networks as estimators of scikit-learn."""
 
 from __future__ import annotations
-
-from importlib.util import find_spec
-
-if find_spec("sklearn") is None:
-    raise ImportError("bdl.sklearn needs scikit-learn: pip install 'bdl[sklearn]'")
 
 from bdl.sklearn.estimators import BayesianMLPClassifier, BayesianMLPRegressor
 

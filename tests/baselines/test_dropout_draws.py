@@ -1,4 +1,4 @@
-"""Tests of `bdl.baselines.dropout`.
+"""Tests of `bdl.contrib.baselines.dropout`.
 
 MC dropout: moments of the draws against closed forms, and against torch's own dropout.
 """

@@ -1,4 +1,4 @@
-"""Tests of `bdl.baselines.last_layer`.
+"""Tests of `bdl.contrib.baselines.last_layer`.
 
 Last-layer Laplace against closed forms: the posterior of a linear regression, and of logits.
 """
@@ -155,6 +155,6 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path):
 def test_without_the_package_one_line_names_the_extra(monkeypatch):
     known = importlib.util.find_spec
     absent = lambda name, *a: None if name == "laplace" else known(name, *a)  # noqa: E731
-    monkeypatch.setattr("bdl.baselines.last_layer.find_spec", absent)
+    monkeypatch.setattr("bdl.contrib.baselines.last_layer.find_spec", absent)
     with pytest.raises(ConfigError, match=r"needs the package laplace-torch: pip install 'bdl\[laplace\]'"):
         bdl.LastLayerLaplace()

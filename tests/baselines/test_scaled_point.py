@@ -1,4 +1,4 @@
-"""Tests of `bdl.baselines.last_layer`.
+"""Tests of `bdl.contrib.baselines.last_layer`.
 
 The temperature-scaled point estimate: probabilities of scaled logits, with the temperature that a grid finds.
 """

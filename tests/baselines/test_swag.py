@@ -1,4 +1,4 @@
-"""Tests of `bdl.baselines.swag` and `.base`.
+"""Tests of `bdl.contrib.baselines.swag`, `.base` and `bdl.posterior.trained`.
 
 SWAG: the law of its draws against moments of the iterates that NumPy computes.
 """
@@ -14,8 +14,8 @@ import toys
 from torch import nn
 
 import bdl
-from bdl.baselines.base import Material
-from bdl.baselines.swag import Moments
+from bdl.contrib.baselines.base import Material
+from bdl.contrib.baselines.swag import Moments
 from bdl.data import TensorSlices
 from bdl.errors import ConfigError, StoreError
 from bdl.posterior.store import SampleStore

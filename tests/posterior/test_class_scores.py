@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn import metrics
 
 import bdl
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.class_scores import ClassScores
-
-sklearn = pytest.importorskip("sklearn.metrics", reason="needs the extra [sklearn]")
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -20,14 +19,14 @@ def test_each_score_is_that_of_scikit_learn(classes):
     probs = (2 * torch.randn(300, classes, generator=random)).round().softmax(-1).double()
     labels = torch.multinomial(probs.pow(0.5), 1, generator=random).squeeze(1)
     scores, predicted = ClassScores.of(probs, labels), probs.argmax(1)
-    precision, recall, _, support = sklearn.precision_recall_fscore_support(labels, predicted)
+    precision, recall, _, support = metrics.precision_recall_fscore_support(labels, predicted)
     for mine, theirs in ((scores.precision, precision), (scores.recall, recall), (scores.items, support)):
         np.testing.assert_allclose(mine, theirs)
-    np.testing.assert_allclose(scores.iou, sklearn.jaccard_score(labels, predicted, average=None))
-    each = [sklearn.roc_auc_score(labels == k, probs[:, k]) for k in range(classes)]
+    np.testing.assert_allclose(scores.iou, metrics.jaccard_score(labels, predicted, average=None))
+    each = [metrics.roc_auc_score(labels == k, probs[:, k]) for k in range(classes)]
     np.testing.assert_allclose(scores.auc, each)
     means = scores.means()
-    assert means["balanced_accuracy"] == pytest.approx(sklearn.balanced_accuracy_score(labels, predicted))
+    assert means["balanced_accuracy"] == pytest.approx(metrics.balanced_accuracy_score(labels, predicted))
     assert means["auc"] == pytest.approx(np.mean(each))
 
 

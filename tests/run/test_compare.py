@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.compare`, `.compared_runs`, `.comparison` and `.spreadsheet`.
+"""Tests of `bdl.contrib.comparison.compare`, `.compared_runs`, `.comparison` and `bdl.run.spreadsheet`.
 
 bdl compare: rows of equal settings, means over seeds computed by hand, and runs that are not compared.
 """
@@ -17,10 +17,10 @@ import pytest
 from omegaconf import OmegaConf
 from running import refusal
 
+from bdl.contrib.comparison.compare import plain
+from bdl.contrib.comparison.compared_runs import ComparedRun
+from bdl.contrib.comparison.comparison import compare_runs, mean_and_error
 from bdl.posterior.store import SampleStore
-from bdl.run.compare import plain
-from bdl.run.compared_runs import ComparedRun
-from bdl.run.comparison import compare_runs, mean_and_error
 from bdl.run.records import write_json
 
 NLL = [0.20, 0.23, 0.21]

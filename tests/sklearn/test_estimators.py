@@ -222,14 +222,6 @@ def test_import_bdl_does_not_load_scikit_learn():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_without_scikit_learn_the_import_says_how_to_install_it(monkeypatch):
-    for name in [name for name in sys.modules if name == "bdl.sklearn" or name.startswith("bdl.sklearn.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'bdl\[sklearn\]'"):
-        import bdl.sklearn  # noqa: F401
-
-
 def test_conformal_sets_and_intervals_hold_rows_that_the_fit_has_not_seen(regressor, classifier):
     """400 new rows calibrate and 400 others judge: the share that is held has a standard error of at most 0.0212. Names
     of classes that the fit has not seen are refused."""

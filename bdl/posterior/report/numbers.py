@@ -87,7 +87,7 @@ def summarise(
     outside = evaluations.pop("ood", None)
     first = next(iter(evaluations.values()))
     metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # without unreadable files
-    metrics |= {"approximation": 1.0} if posterior.target.get("approximation") else {}  # see bdl.baselines
+    metrics |= {"approximation": 1.0} if posterior.target.get("approximation") else {}  # see bdl.contrib.baselines
     metrics |= {"diverged_chains": len(posterior.diverged)} if posterior.diverged else {}
     for split, evaluation in evaluations.items():
         metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}

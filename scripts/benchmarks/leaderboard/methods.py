@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
-from bdl.baselines.swag import Moments
+from bdl.contrib.baselines.swag import Moments
 from bdl.engine.choose import choose_gradient
 from bdl.seeding import generator
 from benchmarks.leaderboard.chains import Clock, Recipe, batches_of, outputs_of, sample, train

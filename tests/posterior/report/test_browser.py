@@ -18,12 +18,12 @@ from by_hand import NUMBERS_X, NUMBERS_Y, X, Y
 from repeats import slow_where
 
 import bdl
+from bdl.contrib.comparison.compare import comparison_page
+from bdl.contrib.comparison.compared_runs import ComparedRun
+from bdl.contrib.comparison.comparison import compare_runs
 from bdl.data import TensorSlices
 from bdl.posterior.report.numbers import summarise
 from bdl.posterior.report.page import write_page
-from bdl.run.compare import comparison_page
-from bdl.run.compared_runs import ComparedRun
-from bdl.run.comparison import compare_runs
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium")

@@ -22,7 +22,6 @@ from bdl.posterior.outputs import Batches
 from bdl.posterior.predict import Posterior
 from bdl.posterior.store import SampleStore
 
-FOLDER = "trained"  # a folder of the run directory, and a run directory itself: its samples are the networks
 Tensors = dict[str, Tensor]  # parameters and buffers of one network by name
 Progress = Callable[[int, int], None]  # called with the draws that are done, and with their number
 

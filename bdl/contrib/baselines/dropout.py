@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bdl.baselines.base import Baseline, Material, Tensors, check_outputs
 from bdl.batch import Inputs
+from bdl.contrib.baselines.base import Baseline, Material, Tensors, check_outputs
 from bdl.engine.functional import call, evaluating, tensors_of_modules, watching
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood

@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.swa_utils import update_bn
 
-from bdl.baselines.base import Baseline, Material, Tensors, split_vector, with_tensors
 from bdl.batch import Fed, map_tensors
+from bdl.contrib.baselines.base import Baseline, Material, Tensors, split_vector, with_tensors
 from bdl.errors import ConfigError
 from bdl.seeding import generator
 

@@ -19,13 +19,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bdl.contrib.comparison.compared_runs import ComparedRun, data_difference, find_runs
+from bdl.contrib.comparison.comparison import (
+    ComparedMethod,
+    Comparison,
+    compare_runs,
+    heading,
+    in_short,
+    loss,
+    mean_and_error,
+    shown,
+)
 from bdl.disk.files import write_atomically
 from bdl.errors import BdlWarning, ConfigError, printable
 from bdl.posterior.plot.axes import BLUE, name_axes
 from bdl.posterior.report.figures import WIDE, as_uri
 from bdl.posterior.report.page import MARKS, render
-from bdl.run.compared_runs import ComparedRun, data_difference, find_runs
-from bdl.run.comparison import ComparedMethod, Comparison, compare_runs, heading, in_short, loss, mean_and_error, shown
 from bdl.run.records import write_json
 from bdl.run.spreadsheet import without_formulas
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bdl.baselines.base import Baseline, Material, Tensors, check_outputs, split_vector, with_tensors
 from bdl.batch import Inputs, feed
+from bdl.contrib.baselines.base import Baseline, Material, Tensors, check_outputs, split_vector, with_tensors
 from bdl.engine.forward import Forward
 from bdl.engine.functional import call, evaluating, watching
 from bdl.errors import ConfigError

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from bdl.contrib.comparison.compared_runs import ABSENT, SECONDS, ComparedRun
 from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.judgements import LEVELS, Level
 from bdl.posterior.verdict import Verdict
-from bdl.run.compared_runs import ABSENT, SECONDS, ComparedRun
 
 HEADINGS = {  # metrics that are shown where no others are asked for
     "val/bma/nll": "validation NLL",

@@ -5,9 +5,9 @@ SWAG and MultiSWAG, Monte Carlo dropout, last-layer Laplace, and a temperature-s
 
 from __future__ import annotations
 
-from bdl.baselines.base import Baseline
-from bdl.baselines.dropout import MCDropout
-from bdl.baselines.last_layer import LastLayerLaplace, ScaledPoint
-from bdl.baselines.swag import SWAG
+from bdl.contrib.baselines.base import Baseline
+from bdl.contrib.baselines.dropout import MCDropout
+from bdl.contrib.baselines.last_layer import LastLayerLaplace, ScaledPoint
+from bdl.contrib.baselines.swag import SWAG
 
 __all__ = ["Baseline", "LastLayerLaplace", "MCDropout", "SWAG", "ScaledPoint"]

@@ -1,4 +1,4 @@
-"""Tests of `bdl.data.number_fields` and `.rows`: columns of numbers that are parsed in parts, and held once."""
+"""Tests of `bdl.data.frame`: columns of numbers that are parsed in parts, and held once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 from repeats import slow_where
 
-from bdl.data import number_fields
+from bdl.data import frame
 from bdl.data.frame import GAPS, Reading
-from bdl.data.rows import Rows
 from bdl.data.table import read_table
 from bdl.data.values import with_numbers
 
@@ -43,8 +42,8 @@ def as_texts_first(path: Path, reading: Reading, text: Sequence[str] = ()) -> pd
 )
 def test_numbers_parsed_in_parts_are_the_numbers_of_texts(tmp_path, monkeypatch, start, form):
     """Each column is of numbers but for one odd field, in the first part, in the last one, or between the others."""
-    monkeypatch.setattr(number_fields, "CELLS", 1)
-    monkeypatch.setattr(number_fields, "ROWS", 4)
+    monkeypatch.setattr(frame, "CELLS", 1)
+    monkeypatch.setattr(frame, "ROWS", 4)
     missing = ("?", "-999") if form == "a number for a gap" else ("?",)
     semicolon = form == "semicolon"
     reading = Reading("csv", "semicolon", "comma", missing) if semicolon else Reading(missing=missing)
@@ -61,7 +60,7 @@ def test_numbers_parsed_in_parts_are_the_numbers_of_texts(tmp_path, monkeypatch,
 
 def test_a_table_of_numbers_is_held_once(tmp_path, monkeypatch):
     """Reading holds 8 bytes a cell and one part of the file, and encoding gives up a column for its inputs."""
-    monkeypatch.setattr(number_fields, "CELLS", 2**10)
+    monkeypatch.setattr(frame, "CELLS", 2**10)
     rows, width = 20_000, 20
     x = np.random.default_rng(0).normal(size=(rows, width)).round(3)
     path = tmp_path / "table.csv"
@@ -74,12 +73,3 @@ def test_a_table_of_numbers_is_held_once(tmp_path, monkeypatch):
     finally:
         tracemalloc.stop()
     assert peak < 8 + 8 * 12 / width + 1  # twelve copies of a column, and a part; a second copy of all has 8 more
-
-
-def test_rows_of_a_table_are_equal_where_their_hashes_are():
-    """Whatever makes numbers and gaps equal to pandas: -0 and 0, whole numbers and decimals, and two kinds of NaN."""
-    first = pd.DataFrame({"a": [0.0, 1.0, np.nan, 2.0, 1.0], "b": ["x", "y", None, "x", "x"]})
-    second = pd.DataFrame({"a": [-0.0, 1.0, -np.nan, 3.0, 7.0], "b": ["x", "y", None, "x", "y"]})
-    one, two = (Rows.all_of(table).hashes(["a", "b"]) for table in (first, second))
-    assert (one == two).tolist() == [True, True, True, False, False] and len(set(one)) == 5
-    assert (Rows.all_of(first.iloc[:2].astype({"a": int})).hashes(["a", "b"]) == one[:2]).all()

@@ -1,0 +1,1 @@
+"""Runs side by side: a row for each method, with means over seeds."""
