@@ -20,7 +20,7 @@ measurement of ours; beside a result, `exempt` lists the numbers that are no mea
 
 Results lie in scripts/results and say version, machine and date. `@ path` is where all paths begin, and
 `each a | b: ...` repeats what follows with `$` replaced. `rows` says that each row of the table stands in the file.
-`in a .. b` bounds a value that the page tells in words. scripts/claims.py has the rest of the language.
+`in a .. b` bounds a value that the page tells in words. scripts/tools/claims.py has the rest of the language.
 
 Red are: a number that differs, a file that is missing, an entry whose text the page does not have, and a number with a
 unit, a ± or a score in its sentence that no entry speaks of.
@@ -37,9 +37,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from claim_entries import Entry, read
-from claims import ClaimError, evaluate
-from page_numbers import NUMBER, Number, Part, blank, paragraphs
+from tools.claim_entries import Entry, read
+from tools.claims import ClaimError, evaluate
+from tools.page_numbers import NUMBER, Number, Part, blank, paragraphs
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

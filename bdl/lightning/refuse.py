@@ -74,8 +74,8 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
     if sampler.dynamics.batch_of(items, seen) > seen:
         devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
         raise ConfigError(
-            f"{type(sampler.dynamics).__name__} needs all the data in every batch, got batch_size = {size}{devices} of {items} "
-            f"items: set it to {items} (data.batch_size=null) on one device, or use a stochastic-gradient sampler"
+            f"{type(sampler.dynamics).__name__} needs all the data in every batch, got batch_size = {size}{devices} of "
+            f"{items} items: set it to {items} (data.batch_size=null) on one device, or take another sampler"
         )
 
 

@@ -27,9 +27,6 @@ class Wells(Target):
     def energy(self, x: Tensor) -> Tensor:
         return ((x / 2).square() + 1 - (torch.pi * x).cos()).sum(-1)
 
-    def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.energy(x), x / 2 + torch.pi * (torch.pi * x).sin()
-
 
 @dataclass(frozen=True)
 class Psi:

@@ -25,6 +25,26 @@ ERRORS = ("one", "chain", "all")
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """steps: gradients of a chain. kept: states of a chain that are averaged. folds: how many of FOLDS are held out."""
+
+    seeds: int = 10
+    chains: int = 8  # of each repetition
+    steps: int = 40_000
+    kept: int = 100
+    tuning_chains: int = 4  # of each setting and fold
+    tuning_steps: int = 12_000
+    folds: int = 2
+
+
+QUICK = Sizes(seeds=2, chains=2, steps=200, kept=4, tuning_chains=2, tuning_steps=100, folds=1)
+
+
+def sizes(context: Context) -> Sizes:
+    return context.choose(Sizes(), QUICK)
+
+
+@dataclass(frozen=True)
 class Outcome:
     """One method's setting and scores: those of `Averages`, one number per repetition or per setting."""
 
@@ -53,10 +73,11 @@ def landsat(context: Context) -> Result:
 def measure(method: Method, context: Context) -> Outcome:
     """Choose the method's setting, then run all chains of all repetitions with it, as one stack."""
     setting, tuning = tune(method, context)
-    seeds, chains = size(context)
-    data = LandsatDataModule(BATCH, chains=seeds * chains, seed=context.seed)
-    run = sample(method, setting, seeds * chains, data, ("train", "test"), steps(context), kept(context), context)
-    fit, test = (run.averages[split].scores(chains) for split in ("train", "test"))
+    size = sizes(context)
+    chains = size.seeds * size.chains
+    data = LandsatDataModule(BATCH, chains=chains, seed=context.seed)
+    run = sample(method, setting, chains, data, ("train", "test"), size.steps, size.kept, context)
+    fit, test = (run.averages[split].scores(size.chains) for split in ("train", "test"))
     run.averages.clear()  # the probabilities of all chains are no part of the result
     return Outcome(setting, tuning, fit, test, run)
 
@@ -70,49 +91,21 @@ def tune(method: Method, context: Context) -> tuple[Setting, dict[str, Tensor]]:
 
 def _validate(method: Method, setting: Setting, context: Context) -> dict[str, Tensor]:
     """Mean scores of a setting over the folds; NaN where its chains diverge."""
-    chains, scores = tuning_chains(context), []
-    for fold in range(folds(context)):
+    size, scores = sizes(context), []
+    chains = size.tuning_chains
+    for fold in range(size.folds):
         data = LandsatDataModule(BATCH, 1 / FOLDS, chains=chains, seed=context.seed, stack=1 + fold, fold=fold)
         try:
-            run = sample(method, setting, chains, data, ("val",), tuning_steps(context), kept(context), context)
+            run = sample(method, setting, chains, data, ("val",), size.tuning_steps, size.kept, context)
         except (DivergedError, ConfigError):  # under a weighting the energies leave the bins first
             return dict.fromkeys((*ERRORS, "chain_nll", "all_nll"), torch.tensor(math.nan))
         scores.append(run.averages["val"].scores(chains))
     return {name: torch.stack([s[name] for s in scores]).mean() for name in scores[0]}
 
 
-def size(context: Context) -> tuple[int, int]:
-    """Number of repetitions, and of chains in each."""
-    return context.choose((10, 8), (2, 2))
-
-
-def steps(context: Context) -> int:
-    """Gradients per chain."""
-    return context.choose(40_000, 200)
-
-
-def tuning_steps(context: Context) -> int:
-    return context.choose(12_000, 100)
-
-
-def tuning_chains(context: Context) -> int:
-    """Chains per setting and fold."""
-    return context.choose(4, 2)
-
-
-def folds(context: Context) -> int:
-    """How many of the FOLDS are held out, one after another."""
-    return context.choose(2, 1)
-
-
-def kept(context: Context) -> int:
-    """States per chain that are averaged."""
-    return context.choose(100, 4)
-
-
 def _errors(outcomes: dict[str, Outcome], split: str, title: str, note: str, context: Context) -> Table:
     """split: "fit" or "test"."""
-    header = ["method", "published", "one sample", "one chain's average", f"average of {size(context)[1]} chains"]
+    header = ["method", "published", "one sample", "one chain's average", f"average of {sizes(context).chains} chains"]
     rows = []
     for method in METHODS:
         scores = getattr(outcomes[method.name], split)
@@ -124,11 +117,11 @@ def _errors(outcomes: dict[str, Outcome], split: str, title: str, note: str, con
 
 
 def _prediction(outcomes: dict[str, Outcome], context: Context) -> Table:
-    seeds, chains = size(context)
+    size = sizes(context)
     note = (
-        f"Mean ± standard error over {seeds} repetitions of {chains} chains. Every chain has its own start, batches "
-        f"and injected noise, {steps(context):,} gradients, batches of {BATCH} and prior precision 1. Averages are over"
-        f" the probabilities of {kept(context)} states a chain, from the last {1 - BURN_IN:.0%} of its steps. dsSGLD "
+        f"Mean ± standard error over {size.seeds} repetitions of {size.chains} chains. Every chain has its own start, "
+        f"batches and injected noise, {size.steps:,} gradients, batches of {BATCH} and prior precision 1. Averages are "
+        f"over the probabilities of {size.kept} states a chain, from the last {1 - BURN_IN:.0%} of its steps. dsSGLD "
         "weights its states by the step size. The AW methods do not use importance weights: their averages are those "
         "of the weighted law. The slides give neither settings nor which of the three errors they report, and their "
         "eq. 6 has no temperature, so that T = 1 is the nearest. The sampling error of 8 % on 2,000 rows, .6 points, "
@@ -138,20 +131,12 @@ def _prediction(outcomes: dict[str, Outcome], context: Context) -> Table:
 
 
 def _settings(outcomes: dict[str, Outcome], context: Context) -> Table:
-    header = [
-        "method",
-        "lr tried",
-        "T tried",
-        "other settings tried",
-        "chosen",
-        "NLL",
-        "error",
-        "T_eff",
-        "multiplier: 5 %, median, 95 %",
-    ]
+    header = ["method", "lr tried", "T tried", "other settings tried", "chosen", "NLL", "error", "T_eff",
+              "multiplier: 5 %, median, 95 %"]  # fmt: skip
+    size = sizes(context)
     note = (
-        f"{len(METHODS[0].grid)} settings a method. Each runs {tuning_chains(context)} chains of "
-        f"{tuning_steps(context):,} gradients with each of {folds(context)} quarters of the training rows held out. "
+        f"{len(METHODS[0].grid)} settings a method. Each runs {size.tuning_chains} chains of "
+        f"{size.tuning_steps:,} gradients with each of {size.folds} quarters of the training rows held out. "
         "The chosen one has the lowest NLL of the chains' average there, averaged over the quarters. lr at step k of K "
         f"is lr (1 + {DECAY} k/K)^-γ. SGHMC, AWSGHMC and M-SGD have friction .1; the other methods have no momentum. "
         "Slides' form: rises 1 - θ_(J-1)/θ_J, θ = 1 at first, and a floor that goes down from the pilot's. Author's "
@@ -180,10 +165,6 @@ def _values(values: Sequence[float]) -> str:
 
 def _numbers(o: Outcome) -> dict[str, Any]:
     return {
-        "setting": str(o.setting),
-        "fit": o.fit,
-        "test": o.test,
-        "multiplier": o.run.multiplier,
-        "t_eff": o.run.t_eff,
+        "setting": str(o.setting), "fit": o.fit, "test": o.test, "multiplier": o.run.multiplier, "t_eff": o.run.t_eff,
         "validation": o.tuning,
-    }
+    }  # fmt: skip

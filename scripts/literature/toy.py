@@ -59,7 +59,7 @@ class Run:
 
 @experiment("toy-regression", LIGHTNING_POST, "Metropolis and SGLD on thirty points")
 def toy_regression(context: Context) -> Result:
-    law = ToyRegression(*simulate(context.seed), link="abs")
+    law = ToyRegression(*simulate(context.seed))
     runs = [run(law, s, context) for s in context.track(SETTINGS, "toy-regression")]
     exact = law.sample(100_000, generator("cpu", "toy-regression", context.seed))
     exact[:, 2] = exact[:, 2].abs()

@@ -8,18 +8,18 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import bench_predict
-import bench_scale
-import bench_start
-import bench_store
 import numpy as np
 import pytest
 import torch
-from bench_law import compare, record, ten, trained
-from bench_problem import Quadratic, landsat, regression
-from bench_scale_report import draw, markdown
-from bench_tools import Clock, TakeTurns
-from bench_torch_kernels import BareLoop, SamplerLoop, samples
+from benchmarks.speed import predict as bench_predict
+from benchmarks.speed import scale as bench_scale
+from benchmarks.speed import start as bench_start
+from benchmarks.speed import store as bench_store
+from benchmarks.speed.law import compare, record, ten, trained
+from benchmarks.speed.problem import Quadratic, landsat, regression
+from benchmarks.speed.scale_report import draw, markdown
+from benchmarks.speed.timing import Clock, TakeTurns
+from benchmarks.speed.torch_kernels import BareLoop, SamplerLoop, samples
 from composing import SCRIPTS
 from repeats import slow_where
 
@@ -80,7 +80,7 @@ def test_torch_contestants_sample_the_law(law, kind, capsys):
 @pytest.mark.slow
 def test_scans_in_jax_sample_the_law():
     """bench.py makes the same check before it measures."""
-    lines = in_new_process("import bench_jax; bench_jax.check_jax()").splitlines()
+    lines = in_new_process("from benchmarks.speed import against_jax; against_jax.check_jax()").splitlines()
     assert [line.partition(": mean")[0] for line in lines] == ["law checked: JAX scan", "law checked: blackjax sghmc"]
 
 
@@ -88,9 +88,9 @@ def test_scans_in_jax_sample_the_law():
 def test_the_comparison_with_jax_divides_what_it_measured():
     ratios, times = json.loads(
         in_new_process(
-            "import json, torch, bench_jax as b; torch.set_num_threads(1); "
+            "import json, torch; from benchmarks.speed import against_jax as b; torch.set_num_threads(1); "
             "b.check_jax = b.check_torch = lambda: None; b.CHAINS, b.BLOCK = {1: 4, 2: 4}, {1: 10, 2: 10}; "
-            "b.KEEP_EVERY = b.WARM_UP = 2; times, ratios = b.bench_jax(1); print(json.dumps([ratios, times]))"
+            "b.KEEP_EVERY = b.WARM_UP = 2; times, ratios = b.bench(1); print(json.dumps([ratios, times]))"
         ).splitlines()[-1]
     )
     one, two = times["JAX scan, 2 chains"][0], times["bdl train.py, 2 chains"][0]
@@ -203,9 +203,8 @@ def test_what_memory_cannot_hold_is_left_out(monkeypatch, capsys):
     assert "100 parameters are left out" in capsys.readouterr().out
 
 
-def test_synthetic_samples_are_read_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench_scale, "SAMPLE_CHAINS", 2)
-    bench_scale.write_samples(str(tmp_path), 6)
+def test_synthetic_samples_are_read_back(tmp_path):
+    bench_predict.write_samples(tmp_path, 3, 2)
     assert samples(landsat(), str(tmp_path)).shape == (3, 2, 2226)
 
 
@@ -222,7 +221,8 @@ def test_results_go_to_the_console_and_to_json(script, tmp_path):
 def test_a_missing_package_leaves_its_names_out(script, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setitem(sys.modules, "blackjax", None)
-    monkeypatch.delitem(sys.modules, "bench_jax", raising=False)
+    for name in ("against_jax", "jax_kernels"):
+        monkeypatch.delitem(sys.modules, f"benchmarks.speed.{name}", raising=False)
     status, out, _ = script("bench", "jax")
     assert status == 0 and "jax is left out" in out and "pip install -e '.[bench]'" in out
 

@@ -1,4 +1,4 @@
-"""Tests of scripts/candidate_tables.py and bench_candidates.py: which rows decide, and what the table says of them."""
+"""Tests of scripts/experiments/candidates: which rows decide, and what the table says of them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from composing import SCRIPTS
+from experiments import candidates as bench
+from experiments.candidates import tables
 
 import bdl
 from bdl.data.split import train_test_rows
-
-
-@pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import bench_candidates
-
-    return bench_candidates
-
-
-@pytest.fixture
-def tables(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import candidate_tables
-
-    return candidate_tables
 
 
 @pytest.fixture
@@ -41,13 +26,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_published_test_rows_are_in_no_table(tables, folder):
+def test_published_test_rows_are_in_no_table(folder):
     assert not set(range(0, 400, 10)) & set(tables.uci("energy")(folder)[:, 0])
     published = {row for seed in (0, 42) for row in train_test_rows(200, 0.2, seed)[1]}
     assert set(tables.airfoil(folder)[:, 0]) == set(range(200)) - published
 
 
-def test_a_fifth_of_a_subset_is_the_test_part_and_training_rows_set_the_scale(tables, folder):
+def test_a_fifth_of_a_subset_is_the_test_part_and_training_rows_set_the_scale(folder):
     table = tables.make_table("energy320", folder)
     assert table.x.shape == (256, 2) and table.x_test.shape == (64, 2) and table.y.dtype == torch.float32
     torch.testing.assert_close(table.y.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
@@ -57,14 +42,14 @@ def test_a_fifth_of_a_subset_is_the_test_part_and_training_rows_set_the_scale(ta
     assert torch.equal(table.x_test, tables.make_table("energy320", folder).x_test)
 
 
-def test_a_file_that_is_not_there_is_named_with_the_table_that_needs_it(tables, folder):
+def test_a_file_that_is_not_there_is_named_with_the_table_that_needs_it(folder):
     (folder / "uci" / "energy.test_0.txt").unlink()
     for name, file in (("bike3k", "bike_sharing_hour.csv"), ("energy", "uci/energy.test_0.txt")):
         with pytest.raises(bdl.errors.ConfigError, match=f"lacks {file}, of which {name} is made"):
             tables.make_table(name, folder)
 
 
-def test_candidates_are_compared_on_tables_that_they_share(bench):
+def test_candidates_are_compared_on_tables_that_they_share():
     def cell(nll):
         return {"nll": nll, "rmse": 0.5, "core_seconds": 10.0}
 
@@ -88,26 +73,24 @@ def test_candidates_are_compared_on_tables_that_they_share(bench):
     assert "| 50-50 | 0.900 / 0.500 | -1.500 / 0.500 | – |" in text and "| 50-50 | 2.0 | +0.400 | +0.200 | 1 |" in text
 
 
-def test_cells_stay_and_those_of_another_version_are_refused(bench, tmp_path, monkeypatch):
+def test_cells_stay_and_those_of_another_version_are_refused(tmp_path, monkeypatch):
     measured = []
     monkeypatch.setattr(bench, "make_table", lambda name, folder: name)
     monkeypatch.setattr(
         bench, "measure",
         lambda candidate, table, seed: measured.append(table) or {"nll": 0.0, "rmse": 1.0, "core_seconds": 1.0},
     )  # fmt: skip
-    command = ["bench_candidates", "--data", str(tmp_path), "--only", "50-50", "--out", str(tmp_path), "--tables"]
     for names in (["energy"], ["energy", "airfoil"]):
-        monkeypatch.setattr("sys.argv", command + names)
-        bench.main()
+        bench.main(data=tmp_path, only=["50-50"], tables=names, out=tmp_path)
     assert measured == ["energy", "airfoil"]
     path = tmp_path / "candidates.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"bdl": "0.0.1"}))
     with pytest.raises(bdl.errors.ConfigError, match="bdl 0.0.1.* delete it"):
-        bench.main()
+        bench.main(data=tmp_path, only=["50-50"], tables=["energy"], out=tmp_path)
 
 
 @pytest.mark.slow
-def test_a_candidate_is_measured_the_same_again(bench, tables, folder):
+def test_a_candidate_is_measured_the_same_again(folder):
     small = bench.Candidate(hidden=(4,), steps=500, chains=2)
     table = tables.make_table("energy320", folder)
     one, again, other = (bench.measure(small, table, seed) for seed in (0, 0, 1))

@@ -1,4 +1,4 @@
-"""leaderboard.py: distances of averages, the methods that fill them, and its files, in the quick form."""
+"""bench.py leaderboard: distances of averages, the methods that fill them, and its files, in the quick form."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import leaderboard
 import numpy as np
 import pytest
 import torch
-from leaderboard_chains import Recipe, draws
-from leaderboard_figure import curves, nearest, table
-from leaderboard_methods import EXACT, METHODS
-from leaderboard_problems import GRID, Average, Problem
+from benchmarks import leaderboard
+from benchmarks.leaderboard.chains import Recipe, draws
+from benchmarks.leaderboard.figure import curves, nearest, table
+from benchmarks.leaderboard.methods import EXACT, METHODS
+from benchmarks.leaderboard.problems import GRID, Average, Problem
+from composing import SCRIPTS
 from scipy import stats
 
 import bdl
@@ -93,7 +94,7 @@ def test_nuts_samples_the_posterior_that_bdl_samples():
     In a process of its own, because JAX's threads do not survive the forks that other tests make.
     """
     code = "import test_leaderboard; print(test_leaderboard.nuts_and_hmc())"
-    paths = os.pathsep.join(str(Path(module.__file__).parent) for module in (leaderboard, sys.modules[__name__]))
+    paths = os.pathsep.join([str(SCRIPTS), str(Path(__file__).parent)])
     environment = {**os.environ, "PYTHONPATH": paths}
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert float(result.stdout) < 0.02
@@ -107,10 +108,9 @@ def nuts_and_hmc() -> float:
     return ours.distance(theirs.mean)
 
 
-def test_the_quick_form_writes_all_and_goes_on_where_it_stopped(tmp_path, monkeypatch, capsys):
+def test_the_quick_form_writes_all_and_goes_on_where_it_stopped(tmp_path, capsys):
     def run(*words: str) -> dict:
-        monkeypatch.setattr("sys.argv", ["leaderboard", "--quick", "--out", str(tmp_path), "--methods", *words])
-        leaderboard.main()
+        leaderboard.main(quick=True, out=tmp_path, methods=words)
         return json.loads((tmp_path / "leaderboard.json").read_text())
 
     first = run(*QUICK[:2])
@@ -127,10 +127,9 @@ def test_the_quick_form_writes_all_and_goes_on_where_it_stopped(tmp_path, monkey
     assert "| deep ensemble of 8 | no posterior |" in text and "which lie" in text
 
 
-def test_unknown_names_are_refused(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["leaderboard", "diabetes", "--methods", "hmcc"])
+def test_unknown_names_are_refused():
     with pytest.raises(ConfigError, match="unknown 'hmcc'"):
-        leaderboard.main()
+        leaderboard.main("diabetes", methods=["hmcc"])
 
 
 def test_the_table_ranks_by_the_longest_run():

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-from composing import SCRIPTS
+from benchmarks import side_by_side as bench
 
 
-@pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    import side_by_side
-
-    return side_by_side
-
-
-def test_every_method_has_as_many_trials_and_the_best_one_is_run(bench, monkeypatch):
+def test_every_method_has_as_many_trials_and_the_best_one_is_run(monkeypatch):
     calls = []
 
     def measure(overrides, seed, split="test"):

@@ -1,11 +1,11 @@
-"""Tests of `scripts/check_pages.py`: which pages it measures, and that it sees what is too wide."""
+"""Tests of `scripts/tools/check_pages.py`: which pages it measures, and that it sees what is too wide."""
 
 from __future__ import annotations
 
 import shutil
 
-import check_pages
 import pytest
+from tools import check_pages
 
 PAGE = "<!doctype html><html><body><div style='width:{width}px'>x</div>{more}</body></html>"
 

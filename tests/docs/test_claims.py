@@ -9,11 +9,11 @@ import sys
 
 import pytest
 from check_claims import CLAIMS, PAGES, check, claims_of, load
-from claim_entries import read
-from claims import ClaimError, evaluate
 from composing import ROOT, SCRIPTS
-from page_numbers import paragraphs
 from repeats import slow_where
+from tools.claim_entries import read
+from tools.claims import ClaimError, evaluate
+from tools.page_numbers import paragraphs
 
 RESULT = {
     "bdl": "0.2.0",

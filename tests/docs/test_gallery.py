@@ -1,16 +1,15 @@
-"""Tests of `scripts/gallery.py`, `scripts/gallery_pages.py`: every example of docs/gallery runs and has its page."""
+"""Tests of gallery.py and gallery_pages.py of `scripts/tools`: every example of docs/gallery runs and has its page."""
 
 from __future__ import annotations
 
 import json
 import re
 
-import gallery
-import gallery_pages
 import pytest
 import yaml
 from composing import ROOT
 from PIL import Image
+from tools import gallery, gallery_pages
 
 EXAMPLES = gallery.examples()
 NAV = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2].partition("\nmarkdown_extensions")[0]
@@ -39,7 +38,7 @@ def test_the_committed_picture_is_of_this_script(script):
     assert picture.stat().st_size <= gallery.MOST
     with Image.open(picture) as image:
         drawn_by = image.info["Description"]
-    assert drawn_by == gallery.checksum(script), f"run `python scripts/gallery.py {script.stem}`"
+    assert drawn_by == gallery.checksum(script), f"run `python scripts/tools/gallery.py {script.stem}`"
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=stem)

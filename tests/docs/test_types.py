@@ -6,9 +6,9 @@ import json
 import subprocess
 import sys
 
-import gallery
 import pytest
 from pages import PAGES, ROOT, blocks
+from tools import gallery
 
 SETTINGS = {
     "typeCheckingMode": "standard",

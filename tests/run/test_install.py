@@ -83,8 +83,8 @@ def test_a_wheel_samples_in_an_empty_folder(tmp_path):
     source.mkdir(), work.mkdir()
     for name in ("bdl", "conf"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (source / "scripts").mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "scripts/packaging_step.py"):
+    (source / "scripts" / "tools").mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "scripts/tools/packaging_step.py"):
         shutil.copy(ROOT / name, source / name)
     pip = (sys.executable, "-m", "pip", "-q")
     build = ("wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(source))
@@ -111,10 +111,10 @@ def test_a_wheel_samples_in_an_empty_folder(tmp_path):
 def test_an_editable_install_is_a_path_that_editors_follow(tmp_path):
     """An import hook would do for Python, but no type checker runs it. The wheel of an editable install shows which."""
     source, wheels = tmp_path / "source", tmp_path / "wheels"
-    source.mkdir(), wheels.mkdir(), (source / "scripts").mkdir()
+    source.mkdir(), wheels.mkdir(), (source / "scripts" / "tools").mkdir(parents=True)
     for name in ("bdl", "conf"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "scripts/packaging_step.py"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "scripts/tools/packaging_step.py"):
         shutil.copy(ROOT / name, source / name)
     build = f"import setuptools.build_meta as b; print(b.build_editable({str(wheels)!r}))"
     subprocess.run([sys.executable, "-c", build], check=True, cwd=source, capture_output=True)

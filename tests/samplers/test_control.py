@@ -7,7 +7,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from control_problem import AXES, BATCH, COVARIANCE, D64, NOISE, D, H, N, Regression, X, Y, controlled_noise
+from experiments.control_variates.problem import (
+    AXES,
+    BATCH,
+    COVARIANCE,
+    D64,
+    NOISE,
+    D,
+    H,
+    N,
+    Regression,
+    X,
+    Y,
+    controlled_noise,
+)
 from oracles import linear_step
 from repeats import slow_where
 

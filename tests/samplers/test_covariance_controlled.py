@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 import toys
+from experiments.noise.problem import NOISE, SIXTH, D, Regression, lr_of
 from literature.targets import Chains, LogisticRegression, simulate_logistic
-from noise_problem import NOISE, SIXTH, D, Regression, lr_of
 from oracles import Estimate
 
 import bdl

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from literature.targets import Chains, DoubleWell, GaussianLaw
+from curved import DoubleWell
+from literature.targets import Chains, GaussianLaw
 from oracles import COVARIANCE, PRECISION, Estimate
 from repeats import slow_where
 from scipy.stats import norm

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from literature.targets import Chains, Funnel, LogisticRegression, simulate_logistic
+from curved import Funnel
+from literature.targets import Chains, LogisticRegression, simulate_logistic
 from oracles import Estimate
 from repeats import slow_where
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from literature.targets import Banana, Chains, DoubleWell, GaussianLaw
+from curved import Banana, DoubleWell
+from literature.targets import Chains, GaussianLaw
 from oracles import COVARIANCE, Estimate
 from repeats import slow_where
 from table import KERNELS

@@ -14,7 +14,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from literature.targets import Banana, Chains, GaussianLaw
+from curved import Banana
+from literature.targets import Chains, GaussianLaw
 from oracles import Estimate
 from repeats import slow_where
 from torch import nn

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from literature.targets import Banana, Chains, DataTarget, GaussianLaw
+from curved import Banana
+from literature.targets import Chains, DataTarget, GaussianLaw
 from oracles import COVARIANCE, PRECISION, Estimate, first_order_law, linear_step, panels
 from repeats import slow_where
 from table import diagonal_metric, full_metric

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import toys
-from literature.targets import KnownNoiseRegression
+from known_noise import KnownNoiseRegression
 from oracles import Estimate
 from repeats import slow_where
 from scipy.optimize import minimize

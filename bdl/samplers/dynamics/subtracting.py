@@ -28,7 +28,7 @@ class Subtracting(Dynamics):
     V = `grad_var` is the variance that mini-batches give to g: a number, (d,), or "estimated" along the chain; None
     subtracts nothing. Noise that coordinates have in common stays in some directions: on a linear regression of
     condition 58 at a noise ratio of 0.5 the variances are 0.51 to 2.4 times the right ones, though their mean is right
-    (scripts/bench_noise.py). Raises ConfigError for anything else.
+    (scripts/experiment.py noise). Raises ConfigError for anything else.
     """
 
     grad_var: Any

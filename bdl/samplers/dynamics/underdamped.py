@@ -97,8 +97,8 @@ class SGNHT(Underdamped):
     Batch noise of the same variance in every direction raises ξ to a (1 + noise_ratio) and leaves the law at T. Where
     the variances differ, ξ absorbs only their mean: directions with more noise stay hot and the others become cold,
     while the mean temperature and that of the momenta are T. On a linear regression of condition 58 at noise_ratio 1
-    the variances are 0.54 to 2.4 times the right ones (scripts/bench_noise.py); `CCHMC` removes noise by direction. The
-    batch noise of shuffled epochs cancels in slow directions, and there ξ absorbs too much.
+    the variances are 0.54 to 2.4 times the right ones (`experiment.py noise`); `CCHMC` removes noise by direction.
+    The batch noise of shuffled epochs cancels in slow directions, and there ξ absorbs too much.
     """
 
     friction: float = 0.1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,8 +14,10 @@ from bdl.errors import ConfigError
 T = TypeVar("T")
 
 
-class Target(ABC):
+class Target:
     """A law exp(-U/T). A concrete target is a frozen dataclass with `dim` and `energy`; autograd supplies gradients.
+
+    A target that writes its gradient has `energy_and_grad` in place of `energy`.
 
     Where exact answers exist they are methods: `mean()` (d,), `covariance()` (d, d), `sample(n, generator)` (n, d) and
     `log_prob(x)` (...,), at T = 1 unless they take a temperature. A target holds its constants in double precision and
@@ -39,12 +40,12 @@ class Target(ABC):
 
     dim: Any  # d, a field or a property
 
-    @abstractmethod
     def energy(self, x: Tensor) -> Tensor:
         """(..., d) -> (...,) U in nats, differentiable."""
+        return self.energy_and_grad(x)[0]
 
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., d) -> (...,), (..., d) U and its gradient. Targets with a simple gradient override this."""
+        """(..., d) -> (...,), (..., d) U and its gradient."""
         return value_and_grad(self.energy, x)
 
     def grad(self, x: Tensor) -> Tensor:
@@ -53,17 +54,21 @@ class Target(ABC):
 
 
 class DataTarget(Target):
-    """A posterior of `num_data` = N items: U(x) = N loss(x).
+    """A posterior of N items, by default those of `y`: U(x) = N loss(x). Targets write `loss`, or `loss_and_grad`.
 
     loss(x, index) is the mean of -log p(item | x) over the items `index`, minus log prior(x) / N. An index (B,) is one
     batch for all leading axes of x, an index (..., B) a batch for each; None means all items.
     """
 
-    num_data: Any  # N, a field or a property
+    y: Any
 
-    @abstractmethod
+    @property
+    def num_data(self) -> int:
+        return len(self.y)
+
     def loss(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         """(..., d) -> (...,) nats per item."""
+        return self.loss_and_grad(x, index)[0]
 
     def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(..., d) -> (...,), (..., d) the loss and its gradient."""
@@ -107,6 +112,12 @@ def cast(target: T, like: Tensor) -> T:
         if isinstance(value, Tensor):
             object.__setattr__(converted, name, value.to(like) if value.is_floating_point() else value.to(like.device))
     return converted
+
+
+def freeze(target: Any, **values: Any) -> None:
+    """Set fields of a frozen dataclass, in its `__post_init__`."""
+    for name, value in values.items():
+        object.__setattr__(target, name, value)
 
 
 def double(value: Any) -> Tensor:

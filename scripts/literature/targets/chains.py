@@ -52,7 +52,6 @@ class Chains:
         batch: int | None = None, box: tuple[Any, Any] | None = None, **sampler_options: Any,
     ):  # fmt: skip
         num_data = getattr(target, "num_data", None)
-        _check(target.dim, num_data, start, batch)
         self._theta = start.detach().clone().requires_grad_()
         self.sampler = Sampler(
             [self._theta], dynamics, num_data=num_data or 1, prior=Uniform(), lr=lr, temperature=temperature,
@@ -109,15 +108,8 @@ class Chains:
         self.sampler.step(self.closure)
         self.theta.copy_(torch.where(self._outside(), self._before, self.theta))
 
-    def run(
-        self, steps: int, every: int = 1, burn_in: int = 0, progress: Callable[[int], None] | None = None
-    ) -> Tensor:
-        """Run `burn_in` steps, then `steps` more, and keep every `every`-th of these: (steps // every, C, d).
-
-        progress: called at each kept state with the number of states kept so far.
-        """
-        if every < 1 or steps < 0 or burn_in < 0:
-            raise ConfigError(f"steps and burn_in must be >= 0 and every >= 1, got {steps}, {burn_in} and {every}")
+    def run(self, steps: int, every: int = 1, burn_in: int = 0) -> Tensor:
+        """Run `burn_in` steps, then `steps` more, and keep every `every`-th of these: (steps // every, C, d)."""
         for _ in range(burn_in):
             self.step()
         kept = self.theta.new_empty(steps // every, *self.theta.shape)
@@ -125,8 +117,6 @@ class Chains:
             for _ in range(every):
                 self.step()
             kept[i] = self.theta
-            if progress is not None:
-                progress(i + 1)
         for _ in range(steps % every):
             self.step()
         return kept
@@ -151,10 +141,3 @@ def _loss_and_grad(target: Any, num_data: int | None) -> Callable[..., tuple[Ten
             lambda x, index=None: value_and_grad(lambda y: target.loss(y, index), x)
         )
     return getattr(target, "energy_and_grad", None) or (lambda x: value_and_grad(target.energy, x))
-
-
-def _check(dim: int, num_data: int | None, start: Tensor, batch: int | None) -> None:
-    if start.ndim != 2 or start.shape[1] != dim:
-        raise ConfigError(f"start must be (chains, {dim}), got {tuple(start.shape)}: one row per chain")
-    if batch is not None and (num_data is None or batch < 1):
-        raise ConfigError(f"batch must be at least 1 item of a target with num_data, got {batch}: leave it None")

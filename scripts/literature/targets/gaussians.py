@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
-from literature.targets.base import Target, double, factor
+from literature.targets.base import Target, double, factor, freeze
 
 # Ji 2023, listings: (mean, covariance) of each mode. Two of the printed matrices are not symmetric; we take their upper
 # triangles. Only the last case has modes far apart.
@@ -40,20 +39,11 @@ class GaussianLaw(Target):
     def __init__(self, mean: Any, covariance: Any):
         m, s = double(mean), double(covariance)
         root = factor("covariance", s)
-        if m.shape != s.shape[:1]:
-            raise ConfigError(
-                f"mean must have the {len(s)} entries of the covariance's rows, got shape {tuple(m.shape)}"
-            )
-        for name, value in {"m": m, "s": s, "_root": root, "_precision": torch.cholesky_inverse(root)}.items():
-            object.__setattr__(self, name, value)
+        freeze(self, m=m, s=s, _root=root, _precision=torch.cholesky_inverse(root))
 
     @property
     def dim(self) -> int:
         return len(self.m)
-
-    def energy(self, x: Tensor) -> Tensor:
-        r = x - self.m.to(x)
-        return 0.5 * (r @ self._precision.to(x) * r).sum(-1)
 
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r = x - self.m.to(x)
@@ -93,25 +83,18 @@ class Mixture(Target):
 
     def __post_init__(self) -> None:
         w, m, s = double(self.weights), double(self.means), double(self.covariances)
-        if w.ndim != 1 or m.ndim != 2 or len(m) != len(w) or not bool((w > 0).all()):
-            raise ConfigError(f"a mixture needs one positive weight per mean, got weights {w.tolist()} for {len(m)}")
         d = m.shape[1]
-        if s.shape not in ((d, d), (len(m), d, d)):
-            raise ConfigError(f"covariances must be ({len(m)}, {d}, {d}) or ({d}, {d}), got {tuple(s.shape)}")
         s, w = s.expand(len(m), d, d), w / w.sum()
         root = factor("covariances", s)
         log_scale = w.log() - root.diagonal(dim1=1, dim2=2).log().sum(-1) - 0.5 * d * math.log(2 * math.pi)
         precisions = torch.cholesky_inverse(root)
         columns, pulls = precisions.permute(1, 2, 0).reshape(d, -1), torch.einsum("kij,kj->ik", precisions, m)
-        values = {"weights": w, "means": m, "covariances": s, "_roots": root, "_precisions": columns}
-        for name, value in {**values, "_pulls": pulls, "_log_scales": log_scale}.items():
-            object.__setattr__(self, name, value)
+        freeze(self, weights=w, means=m, covariances=s, _roots=root, _precisions=columns, _pulls=pulls)
+        freeze(self, _log_scales=log_scale)
 
     @classmethod
     def case(cls, modes: int) -> Mixture:
         """The mixture of 1, 2, 3 or 4 equal modes of Ji 2023; `STARTS[modes]` holds its starting points."""
-        if modes not in CASES:
-            raise ConfigError(f"modes must be one of {list(CASES)}, got {modes}")
         means, covariances = zip(*CASES[modes], strict=True)
         return cls([1.0] * modes, means, covariances)
 

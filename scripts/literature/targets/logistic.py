@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bdl.errors import ConfigError
 from bdl.seeding import generator
-from literature.targets.regression import Regression, design
+from literature.targets.base import double, freeze
+from literature.targets.regression import Regression
 
 
 def simulate_logistic(n: int = 1000, p: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -39,13 +39,7 @@ class LogisticRegression(Regression):
     prior_precision: float = 1.0
 
     def __post_init__(self) -> None:
-        X, y = design(self.X, self.y)
-        if not bool(((y == 0) | (y == 1)).all()):
-            raise ConfigError(f"y must be zeros and ones, got values from {y.min().item():g} to {y.max().item():g}")
-        if not self.prior_precision > 0:
-            raise ConfigError(f"prior_precision must be > 0, got {self.prior_precision}")
-        object.__setattr__(self, "X", X)
-        object.__setattr__(self, "y", y)
+        freeze(self, X=double(self.X), y=double(self.y))
 
     def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         X, y, weight = self.X.to(x), self.y.to(x), self.prior_precision / self.num_data

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
-
 
 @dataclass(frozen=True, eq=False)
 class NormalInverseGamma:
@@ -22,13 +20,6 @@ class NormalInverseGamma:
     scale: Tensor  # V (p, p)
     shape: float  # a
     rate: float  # r
-
-    def __post_init__(self) -> None:
-        if not (self.shape > 0 and self.rate > 0):
-            raise ConfigError(
-                f"no normal-inverse-gamma law has shape {self.shape} and rate {self.rate}: use more data or a "
-                "lower temperature"
-            )
 
     def mean(self) -> Tensor:
         """(p + 1,) E b = m, E c = log r - digamma(a)."""
@@ -49,19 +40,11 @@ class NormalInverseGamma:
         b = self.location + (c / 2).exp()[:, None] * z @ torch.linalg.cholesky(self.scale).T
         return torch.cat([b, c[:, None]], 1)
 
-    def student_t(self) -> tuple[float, Tensor, Tensor]:
-        """Degrees of freedom, centres (p,) and scales (p,) of the weights."""
-        return 2 * self.shape, self.location, (self.scale.diagonal() * self.rate / self.shape).sqrt()
-
-    def inverse_gamma(self) -> tuple[float, float]:
-        """Shape and rate of s²."""
-        return self.shape, self.rate
-
     def marginal_log_prob(self, x: Tensor) -> Tensor:
         """(..., p + 1) marginal log density of each coordinate, at x (..., p + 1)."""
-        df, centre, scale = self.student_t()
         a, c = self.shape, x[..., -1:]
-        weights = torch.distributions.StudentT(df, centre.to(x), scale.to(x)).log_prob(x[..., :-1])
+        scale = (self.scale.diagonal() * self.rate / a).sqrt()
+        weights = torch.distributions.StudentT(2 * a, self.location.to(x), scale.to(x)).log_prob(x[..., :-1])
         log_variance = a * math.log(self.rate) - math.lgamma(a) - a * c - self.rate * (-c).exp()
         return torch.cat([weights, log_variance], -1)
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
 from literature.targets.base import double
 
 
@@ -44,10 +43,6 @@ class Quadrature:
 
     def cdf(self, x: Any) -> Tensor:
         """P(X <= x) of a one-dimensional law at x (...)."""
-        if len(self.shape) != 1:
-            raise ConfigError(
-                f"cdf needs a law of one dimension, this one has {len(self.shape)}: take a marginal of density()"
-            )
         position = ((double(x) - self.nodes[0, 0]) / self.widths[0] + 0.5).clamp(0, len(self.mass))
         cell = position.long().clamp_max(len(self.mass) - 1)
         below = self.mass.cumsum(0) - self.mass
@@ -69,11 +64,6 @@ class Quadrature:
 def integrate(target: Any, low: Any, high: Any, points: int, temperature: float = 1.0) -> Quadrature:
     """The law of a target on the box [low, high], numbers or (d,), with `points` cells along each axis."""
     low, high = double(low).expand(target.dim), double(high).expand(target.dim)
-    if not bool((low < high).all()) or points < 2 or not temperature > 0:
-        raise ConfigError(
-            f"a grid needs low < high, points >= 2 and temperature > 0, got {low.tolist()}, {high.tolist()}, {points}, "
-            f"{temperature}"
-        )
     widths = (high - low) / points
     steps = torch.arange(points, dtype=torch.float64) + 0.5
     axes = [a + w * steps for a, w in zip(low, widths, strict=True)]

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
 from bdl.seeding import generator
-from literature.targets.base import DataTarget, double, factor
-from literature.targets.gaussians import GaussianLaw
+from literature.targets.base import DataTarget, double, factor, freeze
 from literature.targets.normal_inverse_gamma import NormalInverseGamma
 
 
@@ -31,18 +29,10 @@ class Regression(DataTarget):
     """A posterior of the parameters of y (n,) given X (n, p). Abstract: subclasses write `loss_and_grad`."""
 
     X: Any
-    y: Any
 
     @property
     def dim(self) -> int:
         return self.X.shape[1]
-
-    @property
-    def num_data(self) -> int:
-        return len(self.y)
-
-    def loss(self, x: Tensor, index: Tensor | None = None) -> Tensor:
-        return self.loss_and_grad(x, index)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,18 +62,15 @@ class LinearRegression(Regression):
     _constant: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not (self.shape > 0 and self.rate > 0):
-            raise ConfigError(f"shape and rate of the inverse gamma prior must be > 0, got {self.shape}, {self.rate}")
-        X, y, m, V = _conjugate(self.X, self.y, self.prior_mean, self.prior_scale)
+        X, y, m, V = conjugate(self.X, self.y, self.prior_mean, self.prior_scale)
         root = factor("prior_scale", V)
         gram, fit, rss = least_squares(X, y)
         n, p = X.shape
         log_v = 2 * root.diagonal().log().sum().item()
         constant = 0.5 * (n + p) * math.log(2 * math.pi) + 0.5 * log_v + math.lgamma(self.shape)
         constant -= self.shape * math.log(self.rate)
-        values = {"X": X, "y": y, "prior_mean": m, "prior_scale": V, "_precision": torch.cholesky_inverse(root)}
-        for name, value in {**values, "gram": gram, "fit": fit, "rss": rss, "_constant": constant}.items():
-            object.__setattr__(self, name, value)
+        freeze(self, X=X, y=y, prior_mean=m, prior_scale=V, _precision=torch.cholesky_inverse(root))
+        freeze(self, gram=gram, fit=fit, rss=rss, _constant=constant)
 
     @property
     def dim(self) -> int:
@@ -127,95 +114,11 @@ class LinearRegression(Regression):
     def sample(self, n: int, generator: torch.Generator | None = None, temperature: float = 1.0) -> Tensor:
         return self.posterior(temperature).sample(n, generator)
 
-    def log_prob(self, x: Tensor) -> Tensor:
-        return -self.energy(x) - self.log_evidence()
 
-    def log_evidence(self) -> float:
-        """log p(y)."""
-        posterior = self.posterior()
-        log_det = torch.logdet(posterior.scale).item()
-        a, p = posterior.shape, self.dim - 1
-        log_z = 0.5 * p * math.log(2 * math.pi) + 0.5 * log_det + math.lgamma(a) - a * math.log(posterior.rate)
-        return log_z - self._constant
-
-
-@dataclass(frozen=True, eq=False)
-class KnownNoiseRegression(Regression):
-    """Linear regression with known noise: y_i | b ~ N(x_i' b, s²), b ~ N(m, V), as a law of x = b on R^p.
-
-    U(x) = -log p(y, b) with all constants. The posterior at T is N(m_n, T V_n), V_n⁻¹ = V⁻¹ + X'X / s².
-    X (n, p), y (n,). noise: s > 0. prior_mean: m. prior_covariance: V, a number (times the identity) or (p, p).
-    """
-
-    X: Any  # (n, p)
-    y: Any  # (n,)
-    noise: float
-    prior_mean: Any = 0.0  # (p,)
-    prior_covariance: Any = 1.0  # (p, p)
-    _precision: Any = field(init=False, repr=False)  # (p, p) V⁻¹
-    gram: Any = field(init=False, repr=False)  # (p, p) X'X
-    fit: Any = field(init=False, repr=False)  # (p,) least squares
-    rss: Any = field(init=False, repr=False)  # () |y - X fit|²
-    _constant: float = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not self.noise > 0:
-            raise ConfigError(f"noise must be a standard deviation > 0, got {self.noise}")
-        X, y, m, V = _conjugate(self.X, self.y, self.prior_mean, self.prior_covariance)
-        root = factor("prior_covariance", V)
-        gram, fit, rss = least_squares(X, y)
-        constant = 0.5 * sum(X.shape) * math.log(2 * math.pi) + len(y) * math.log(self.noise)
-        constant += root.diagonal().log().sum().item()
-        values = {"X": X, "y": y, "prior_mean": m, "prior_covariance": V, "_precision": torch.cholesky_inverse(root)}
-        for name, value in {**values, "gram": gram, "fit": fit, "rss": rss, "_constant": constant}.items():
-            object.__setattr__(self, name, value)
-
-    def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        squares, pull = mean_squares(self, x, index)
-        r = x - self.prior_mean.to(x)
-        scaled = r @ self._precision.to(x)
-        loss = 0.5 * (squares / self.noise**2 + torch.linalg.vecdot(r, scaled) / self.num_data)
-        return loss + self._constant / self.num_data, pull / self.noise**2 + scaled / self.num_data
-
-    def posterior(self) -> GaussianLaw:
-        root = torch.linalg.cholesky(self._precision + self.gram / self.noise**2)
-        pull = self._precision @ self.prior_mean + self.gram @ self.fit / self.noise**2
-        return GaussianLaw(torch.cholesky_solve(pull[:, None], root).squeeze(1), torch.cholesky_inverse(root))
-
-    def mean(self) -> Tensor:
-        return self.posterior().mean()
-
-    def covariance(self, temperature: float = 1.0) -> Tensor:
-        return self.posterior().covariance(temperature)
-
-    def sample(self, n: int, generator: torch.Generator | None = None, temperature: float = 1.0) -> Tensor:
-        return self.posterior().sample(n, generator, temperature)
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        return self.posterior().log_prob(x)
-
-    def log_evidence(self) -> float:
-        """log p(y) = log p(y, b) - log p(b | y), at any b."""
-        posterior = self.posterior()
-        return -(self.energy(posterior.mean()) + posterior.log_prob(posterior.mean())).item()
-
-
-def design(X: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """Check X (n, p) and y (n,) and return them in double precision."""
-    X, y = double(X), double(y)
-    if X.ndim != 2 or y.shape != X.shape[:1] or len(y) == 0:
-        raise ConfigError(f"X must be (n, p) and y (n,), n > 0; got {tuple(X.shape)} and {tuple(y.shape)}")
-    return X, y
-
-
-def _conjugate(X: Any, y: Any, mean: Any, scale: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    X, y = design(X, y)
-    p, mean, scale = X.shape[1], double(mean), double(scale)
-    if mean.ndim > 1 or mean.numel() not in (1, p) or (scale.ndim and scale.shape != (p, p)):
-        raise ConfigError(
-            f"prior mean and scale must be numbers, or ({p},) and ({p}, {p}); got shapes {tuple(mean.shape)}, "
-            f"{tuple(scale.shape)}"
-        )
+def conjugate(X: Any, y: Any, mean: Any, scale: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All in double precision; a number stands for equal means (p,), or for its multiple of the identity (p, p)."""
+    X, y, mean, scale = double(X), double(y), double(mean), double(scale)
+    p = X.shape[1]
     return X, y, mean.expand(p), scale if scale.ndim else scale * torch.eye(p, dtype=torch.float64)
 
 

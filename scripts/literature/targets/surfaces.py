@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
 from literature.targets.base import Target
 from literature.targets.quadrature import Quadrature, integrate
 
@@ -28,16 +27,9 @@ class RuggedSurface(Target):
     dim: int = 2
     temperature: ClassVar[float] = 20.0  # Liang 2024
 
-    def __post_init__(self) -> None:
-        if not self.half_width > 0 or self.dim != 2:
-            raise ConfigError(f"a rugged surface needs half_width > 0 and dim 2, got {self.half_width} and {self.dim}")
-
     @property
     def box(self) -> tuple[float, float]:
         return -self.half_width, self.half_width
-
-    def energy(self, x: Tensor) -> Tensor:
-        return self.energy_and_grad(x)[0]
 
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x1, x2 = x.unbind(-1)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from bdl.errors import ConfigError
 from bdl.seeding import generator
-from literature.targets.base import DataTarget, double
+from literature.targets.base import DataTarget, double, freeze
 
 # Priors of Kim, Shephard and Chib (1998), section 2.2
 MEAN_VARIANCE = 10.0  # mu ~ N(0, 10)
@@ -24,8 +23,6 @@ def simulate_volatility(
     n: int = 200, mu: float = -1.0, phi: float = 0.95, sigma: float = 0.25, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
     """y (n,) observations and h (n,) log-volatilities of `StochasticVolatility` at known parameters."""
-    if not (abs(phi) < 1 and sigma > 0):
-        raise ConfigError(f"a stationary series needs |phi| < 1 and sigma > 0, got {phi} and {sigma}")
     stream = generator("cpu", "volatility", seed)
     z, e = torch.randn(2, n, generator=stream, dtype=torch.float64)
     deviations = [(sigma / math.sqrt(1 - phi**2) * z[0]).item()]
@@ -44,32 +41,23 @@ class StochasticVolatility(DataTarget):
     as a law of (mu, a, b, h_1, ..., h_n) on R^{n+3} with phi = 2 sigmoid(a) - 1, sigma = exp(b) and both Jacobians.
     U is -log p(y, h, mu, a, b) with all constants. A mini-batch is a set of times t: the loss of an item is
     -log p(y_t | h_t), and every batch contains the whole prior of h.
-
-    y (n,) is a simulated series of 200 unless given.
     """
 
-    y: Any = None  # (n,)
+    y: Any  # (n,)
     _squares: Any = field(init=False, repr=False)  # (n,) y²
     _constant: float = field(init=False, repr=False)  # the constant of -log prior
 
     def __post_init__(self) -> None:
-        y = simulate_volatility()[0] if self.y is None else double(self.y)
-        if y.ndim != 1 or len(y) < 2:
-            raise ConfigError(f"y must be a series (n,), n > 1, got shape {tuple(y.shape)}")
+        y = double(self.y)
         (p, q), (a, r) = PERSISTENCE, VARIANCE
         constant = 0.5 * len(y) * math.log(2 * math.pi) + 0.5 * math.log(2 * math.pi * MEAN_VARIANCE)
         constant += math.lgamma(p) + math.lgamma(q) - math.lgamma(p + q)
         constant += math.lgamma(a) - a * math.log(r) - math.log(2)  # sigma² = exp(2 b): dsigma²/db = 2 sigma²
-        for name, value in {"y": y, "_squares": y.square(), "_constant": constant}.items():
-            object.__setattr__(self, name, value)
+        freeze(self, y=y, _squares=y.square(), _constant=constant)
 
     @property
     def dim(self) -> int:
         return len(self.y) + 3
-
-    @property
-    def num_data(self) -> int:
-        return len(self.y)
 
     def pack(self, mu: Any, phi: Any, sigma: Any, h: Any) -> Tensor:
         """(...,), (...,), (...,), (..., n) -> (..., n + 3): a point of the law from the natural parameters."""
@@ -80,9 +68,6 @@ class StochasticVolatility(DataTarget):
     def parameters(self, x: Tensor) -> Tensor:
         """(..., n + 3) -> (..., 3): mu, phi, sigma."""
         return torch.stack([x[..., 0], 2 * x[..., 1].sigmoid() - 1, x[..., 2].exp()], -1)
-
-    def loss(self, x: Tensor, index: Tensor | None = None) -> Tensor:
-        return self.loss_and_grad(x, index)[0]
 
     def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         prior, grad = self._prior(x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bdl.errors import ConfigError
 from bdl.seeding import generator
-from literature.targets.base import DataTarget, double
-from literature.targets.quadrature import Quadrature, integrate
+from literature.targets.base import DataTarget, double, freeze
 
 
 def simulate_welling_teh(n: int = 100, theta: tuple[float, float] = (0.0, 1.0), seed: int = 13) -> Tensor:
@@ -43,10 +40,7 @@ class WellingTeh(DataTarget):
     dim: int = 2
 
     def __post_init__(self) -> None:
-        x = simulate_welling_teh() if self.x is None else double(self.x)
-        if x.ndim != 1 or len(x) == 0 or self.dim != 2:
-            raise ConfigError(f"x must be (n,), n > 0, and dim 2; got {tuple(x.shape)} and {self.dim}")
-        object.__setattr__(self, "x", x)
+        freeze(self, x=simulate_welling_teh() if self.x is None else double(self.x))
 
     @property
     def num_data(self) -> int:
@@ -58,43 +52,13 @@ class WellingTeh(DataTarget):
         log_prior = -0.5 * (x.square() @ _precisions(x)) - math.log(2 * math.pi) - 0.5 * math.log(10)
         return -log_p.mean(-1) - log_prior / self.num_data
 
-    def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        first, odds = self._residuals(x, index)
-        share = odds.sigmoid()  # probability of the second component
-        shift = (share * (first - x[..., 1:])).mean(-1)
-        pull = 0.5 * torch.stack([first.mean(-1) - share.mean(-1) * x[..., 1], shift], -1)
-        return self.loss(x, index), x * _precisions(x) / self.num_data - pull
-
     def _residuals(self, x: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
         """(..., B) residuals x_i - θ1, and (..., B) log odds of the second component."""
         data = self.x.to(x) if index is None else self.x.to(x)[index]
         first = data - x[..., :1]
         return first, 0.25 * x[..., 1:] * (2 * first - x[..., 1:])
 
-    def quadrature(
-        self, temperature: float = 1.0, low: float = -4.0, high: float = 4.0, points: int = 400
-    ) -> Quadrature:
-        """The normalised posterior on a grid. The default box holds its whole mass for data as in the paper."""
-        return _quadrature(self, temperature, low, high, points)
-
-    def mean(self, temperature: float = 1.0) -> Tensor:
-        return self.quadrature(temperature).mean()
-
-    def covariance(self, temperature: float = 1.0) -> Tensor:
-        return self.quadrature(temperature).covariance()
-
-    def sample(self, n: int, generator: torch.Generator | None = None, temperature: float = 1.0) -> Tensor:
-        return self.quadrature(temperature).sample(n, generator)
-
-    def log_prob(self, x: Tensor, temperature: float = 1.0) -> Tensor:
-        return -self.energy(x) / temperature - self.quadrature(temperature).log_z
-
 
 def _precisions(x: Tensor) -> Tensor:
     """(2,) precisions of the prior."""
     return x.new_tensor([0.1, 1.0])
-
-
-@functools.lru_cache(maxsize=4)
-def _quadrature(target: WellingTeh, temperature: float, low: float, high: float, points: int) -> Quadrature:
-    return integrate(target, low, high, points, temperature)

@@ -11,29 +11,14 @@ import math
 
 import pytest
 import torch
-from literature.targets import (
-    Banana,
-    DoubleWell,
-    Funnel,
-    GaussianLaw,
-    Mixture,
-    RuggedSurface,
-    WellingTeh,
-    grid25,
-    integrate,
-)
+from curved import Banana, DoubleWell, Funnel
+from literature.targets import GaussianLaw, Mixture, RuggedSurface, WellingTeh, grid25, integrate
 from repeats import slow_where
 from zoo import EXACT, WARM, stream
 
 N, LIMIT = 300_000, 4.5  # draws, standard errors
 CASES = [(name, {}) for name in EXACT] + [(name, {"temperature": 1.7}) for name in WARM]
-DIFFERENT = (
-    "banana",
-    "funnel",
-    "linear",
-    "known noise",
-    "toy, log",
-)  # test_targets.py compares all with their formulas
+DIFFERENT = ("banana", "funnel", "linear", "known noise")  # test_targets.py compares all with their formulas
 costly = slow_where(lambda name, settings: name not in DIFFERENT or settings, CASES)
 each = pytest.mark.parametrize("name, settings", costly, ids=lambda v: str(v) if v else "")
 
@@ -54,12 +39,11 @@ def stein(target, x, temperature=1.0):
 @each
 def test_draws_belong_to_the_energy(name, settings):
     target = EXACT[name]
-    n = N // 6 if name == "Welling and Teh" else N  # each draw costs a hundred residuals
-    x = target.sample(n, stream(1), **settings)
+    x = target.sample(N, stream(1), **settings)
     assert stein(target, x, **settings) < LIMIT
 
 
-@pytest.mark.parametrize("name", ["gaussian", "banana", "funnel", "linear", "known noise", "toy, log"])
+@pytest.mark.parametrize("name", ["gaussian", "banana", "funnel", "linear", "known noise"])
 def test_negative_control_two_percent_of_variance(name):
     target = EXACT[name]
     x = target.sample(N, stream(1))
@@ -88,18 +72,6 @@ def test_log_prob_integrates_to_one(target, half_width):
     total = target.log_prob(grid.nodes).exp().sum() * grid.widths.prod()
     assert abs(total.item() - 1) < 1e-8
     torch.testing.assert_close(grid.covariance(), target.covariance(), rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("name", ["linear", "linear, correlated prior", "toy, log", "toy, abs", "toy, softplus"])
-def test_log_prob_against_a_narrower_law(name):
-    """E q(x)/p(x) = 1 for draws of p and a normalised q inside it."""
-    target = EXACT[name]
-    x = target.sample(N, stream(3))
-    side = x[x[:, -1] > 0] if name == "toy, abs" else x
-    q = GaussianLaw(side.mean(0), 0.5 * torch.cov(side.T))
-    ratio = (q.log_prob(x) - target.log_prob(x)).exp()
-    assert z_score(ratio, 1.0) < LIMIT
-    assert ratio.std() / math.sqrt(N) < 0.01  # an error of 5 % in the constant would be seen
 
 
 def test_funnel_log_prob():
@@ -173,6 +145,6 @@ def test_welling_teh_has_the_modes_it_says():
     torch.testing.assert_close(x, expected, atol=0.005, rtol=0)
     between = target.energy(x[0] + torch.linspace(0, 1, 50, dtype=torch.float64)[:, None] * (x[1] - x[0])).max()
     assert 0.6 < (between - target.energy(x)).min() < 0.7
-    density = target.quadrature().density()
+    density = integrate(target, -4, 4, 400).density()
     edge = torch.cat([density[0], density[-1], density[:, 0], density[:, -1]])
     assert edge.max() < 1e-8 * density.max()  # the box holds the whole mass

@@ -1,0 +1,3 @@
+"""What bdl's own methods gain and cost, by which defaults and pages decide: scripts/experiment.py runs them by name."""
+
+from __future__ import annotations
