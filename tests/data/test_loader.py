@@ -213,11 +213,6 @@ def test_a_batch_that_does_not_fit_is_refused(size):
         loader(batch_size=size)
 
 
-def test_labels_that_do_not_match_are_refused():
-    with pytest.raises(ConfigError, match="3 inputs do not match 4 labels"):
-        TensorBatches(torch.zeros(3, 1), torch.zeros(4), 1)
-
-
 def test_slices_keep_the_order_and_the_short_last_batch():
     slices = TensorSlices(torch.arange(N), torch.arange(N), batch_size=5)
     assert torch.equal(torch.cat([y for _, y in slices]), torch.arange(N))

@@ -120,13 +120,6 @@ def test_what_a_run_saves_makes_the_same_inputs_again(tmp_path):
     assert torch.equal(encoding.inputs.encode(rows[:30], "", ""), data.tensors("train")[0])
 
 
-def test_an_incomplete_encoding_and_that_of_another_version_are_refused():
-    with pytest.raises(ConfigError, match="'target' is missing or wrong"):
-        TableEncoding.from_plain({"format_version": 3, "columns": []})
-    with pytest.raises(ConfigError, match="format_version is 1, and this bdl reads 3"):
-        TableEncoding.from_plain({"format_version": 1, "columns": []})
-
-
 @pytest.mark.parametrize("text", [(), ("plan",)], ids=["as pandas reads it", "as text"])
 def test_a_category_has_one_name_however_its_column_is_read(tmp_path, text):
     """Beside a word, pandas reads 01 and TRUE as text; alone, as a number and a truth value."""

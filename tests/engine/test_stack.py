@@ -10,7 +10,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import bdl
-from bdl.errors import ConfigError
 from bdl.models import MLP, ResNet
 
 C, B = 3, 4
@@ -225,23 +224,6 @@ def test_broadcast_sends_one_batch_to_all_chains(shared):
     x = features(B)
     expected = bdl.ChainStack(MLP((6, 2)), C, shared=True).double()(x)
     assert torch.equal(stack.broadcast(x), expected) and expected.shape == (C, B, 2)
-
-
-def test_no_chains_are_refused():
-    with pytest.raises(ConfigError, match="chains must be a whole number of at least 1, got 0"):
-        bdl.ChainStack(MLP((6, 2)), 0)
-
-
-def test_bmm_on_a_net_with_other_layers_is_refused():
-    with pytest.raises(
-        ConfigError, match="bmm needs a Sequential of Linear and elementwise layers, and ResNet has others"
-    ):
-        bdl.ChainStack(ResNet(8), C, method="bmm")
-
-
-def test_a_batch_without_the_chains_axis_is_refused():
-    with pytest.raises(ConfigError, match=r"3 chains need x of shape \(3, batch, ...\), got \(4, 6\)"):
-        bdl.ChainStack(MLP((6, 2)), C)(torch.zeros(4, 6))
 
 
 # ---- a chain is the net alone ----------------------------------------------------------------------------------------

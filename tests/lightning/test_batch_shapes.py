@@ -74,13 +74,6 @@ def test_elements_are_averaged_as_torch_averages_them(chains):
     torch.testing.assert_close(losses, expected[0] if chains is None else expected)
 
 
-def test_classes_on_another_axis_are_refused():
-    with pytest.raises(ConfigError, match="class_axis=-3"):
-        bdl.CategoricalNLL()(torch.randn(N, K, 2, 2), torch.zeros(N, 2, 2, dtype=torch.int64))
-    with pytest.raises(ConfigError, match="class_axis is counted from the end"):
-        bdl.CategoricalNLL(class_axis=1)
-
-
 @pytest.fixture(scope="module")
 def pixels(tmp_path_factory):
     """(folder, x, y, ModelAverage) of two chains of a network that classifies pixels, with torch's own loss."""

@@ -191,11 +191,6 @@ def test_likelihoods_are_those_of_torch_distributions():
     torch.testing.assert_close(bdl.CategoricalNLL()(outputs, labels), expected)
 
 
-def test_a_gaussian_without_spread_is_refused():
-    with pytest.raises(ConfigError, match="std must be > 0, got 0"):
-        bdl.GaussianNLL(0)
-
-
 # ---- Trainer settings that are refused -------------------------------------------------------------------------------
 
 

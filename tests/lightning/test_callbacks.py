@@ -138,11 +138,6 @@ def test_a_run_without_samples_is_refused_and_writes_none(tmp_path):
     assert not list(tmp_path.rglob("*.*"))
 
 
-def test_another_batchnorm_policy_is_refused():
-    with pytest.raises(ConfigError, match='"running" or "refresh", got \'none\''):
-        bdl.CollectSamples(EveryStep(0, 1), batchnorm="none")
-
-
 def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
 

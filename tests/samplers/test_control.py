@@ -342,11 +342,6 @@ def test_what_makes_no_sense_together_is_refused(settings, line: str):
         build(**settings)
 
 
-def test_an_interval_below_one_step_is_refused():
-    with pytest.raises(ConfigError, match="every must be at least 1 step"):
-        bdl.ControlVariate(every=0)
-
-
 def test_what_a_step_lacks_is_named():
     sampler = build()
 

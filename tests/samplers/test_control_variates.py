@@ -125,8 +125,3 @@ def test_without_the_loss_of_the_batch_it_is_refused():
     chain.sampler.batch_loss = None
     with pytest.raises(ConfigError, match=r'energy="control" needs sampler.batch_loss'):
         chain.step()
-
-
-def test_a_refresh_at_every_step_is_refused():
-    with pytest.raises(ConfigError, match="set refresh > 1"):
-        bdl.AdaptiveWeight(energy="control")

@@ -21,7 +21,6 @@ from repeats import slow_where
 
 import bdl
 from bdl.contrib.isokinetic import turn_
-from bdl.errors import ConfigError
 from bdl.samplers.dynamics import isokinetic, microcanonical
 
 Z = 4.5  # standard errors
@@ -126,14 +125,6 @@ def test_a_rare_large_gradient_is_shortened_to_what_was_usual():
     s = dynamics.step(s, 1e6 * e[0], 0.01, 1.0, z)
     angle = 2 * math.atan(1.5 * math.sqrt(lr / 4))
     torch.testing.assert_close(s.direction, math.cos(angle) * e[1] - math.sin(angle) * e[0], rtol=1e-4, atol=1e-4)
-
-
-def test_bad_values_are_refused():
-    for wrong in ({"friction": 1.0}, {"friction": 0.0}, {"mass": "diagonal"}, {"heat": 0.0}, {"noise_share": 1.5}):
-        with pytest.raises(ConfigError, match=next(iter(wrong))):
-            bdl.SMILE(**wrong)
-    with pytest.raises(ConfigError, match="at least 2 parameters, got 1"):
-        bdl.Sampler([torch.zeros(1, requires_grad=True)], bdl.SMILE(), num_data=1, lr=0.1)
 
 
 # ---- the law on a Gaussian -------------------------------------------------------------------------------------------

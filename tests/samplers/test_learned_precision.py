@@ -197,9 +197,3 @@ def test_samples_are_stored_with_their_precisions(tmp_path):
 def test_what_would_sample_another_law_is_refused(settings, words):
     with pytest.raises(ConfigError, match=words):
         regression(settings.pop("dynamics", bdl.SGLD()), 0.01, chains=2, **settings)
-
-
-@pytest.mark.parametrize("wrong", [{"shape": 0}, {"rate": math.nan}, {"each": "layer"}, {"every": 0}])
-def test_wrong_settings_are_refused(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        bdl.Learned(**wrong)

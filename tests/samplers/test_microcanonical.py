@@ -337,19 +337,3 @@ def test_replicas_swap_directions_too():
     assert Estimate.over_chains(total).mean == pytest.approx(1, abs=0.05)
     assert run.sampler.swap_rates.item() > 0.3
     assert torch.allclose(run.sampler.chain.state.direction.norm(dim=1), torch.ones(4000, dtype=D64))
-
-
-@pytest.mark.parametrize(
-    "make, words",
-    [
-        (lambda: bdl.MCLMC("verlet"), "integrator must be one of leapfrog, mclachlan, got 'verlet'"),
-        (lambda: bdl.MCLMC(energy_var=0.0), "energy_var must be > 0, got 0.0"),
-        (lambda: bdl.MCLMC(energy_var_start=-1.0), "energy_var_start must be > 0, got -1.0"),
-        (lambda: bdl.MCLMC(length=math.nan), "length must be > 0, got nan"),
-        (lambda: bdl.MCLMC(adapt_steps=-1), "adapt_steps must be >= 0, got -1"),
-        (lambda: bdl.MCLMC().init(torch.zeros(5, 1)), "MCLMC needs at least 2 parameters, got 1"),
-    ],
-)
-def test_bad_values_are_refused(make, words: str):
-    with pytest.raises(ConfigError, match=words):
-        make()

@@ -24,7 +24,6 @@ D64 = torch.float64
 FACTORS = torch.tensor([1.0, 0.2], dtype=D64)
 Z = 4.5  # standard errors
 VECTORS = [row for row in LINEAR if row.build(2, D64).per_coordinate]
-ORDER_1 = [row for row in VECTORS if row.order == 1]
 
 
 def error(row: Row, dynamics, precision, lr, tau, expected) -> float:
@@ -192,12 +191,6 @@ def test_what_makes_no_sense_is_refused_in_one_line(settings, words):
     with pytest.raises(bdl.ConfigError, match=words) as refused:
         make(named((2, 1), (2, 1)), **{"blocks": blocks, **settings})
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, True, "a"])
-def test_factors_are_positive_numbers(value):
-    with pytest.raises(bdl.ConfigError, match="lr_factor of a block must be a number > 0"):
-        bdl.Block(lr_factor=value)
 
 
 def test_dynamics_of_ones_own_take_one_lr_unless_they_say_otherwise():

@@ -1,10 +1,11 @@
-"""Tests of `bdl.samplers.weighting.histogram`, `.depth` and `.partition`.
+"""Tests of `bdl.samplers.weighting.weightings`, `.histogram`, `.depth` and `.partition`.
 
 The forms of adaptive weighting on a law whose G is known: fixed points, multipliers, floors, units of energy.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -335,27 +336,6 @@ def test_edges_by_hand_need_no_pilot():
     assert h.grid().bin_of(np.array([-3.0, 9.9, 10.0, 29.0, 70.0] + [0.0] * 27))[:5].tolist() == [0, 0, 1, 3, 4]
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (
-            dict(edges=[1.0, 3.0, 2.0]),
-            r"edges must be at least three energies in ascending order, got \[1.0, 3.0, 2.0\]",
-        ),
-        (dict(edges=[1.0, 2.0]), "at least three"),
-        (dict(edges=5), "at least three energies in ascending order, got 5"),
-        (dict(edges=["a", 2.0, 3.0]), "at least three"),
-        (dict(edges=[1.0, 2.0, 3.0], low=1.0), "either edges or low and high"),
-        (dict(low=True), 'low must be an energy in nats, a quantile such as "0.1%"'),
-        (dict(low="1N", high="0.5N"), "low must be below high, got low = 1N, high = 0.5N"),
-    ],
-    ids=str,
-)
-def test_a_partition_that_cannot_be_is_refused(arguments, words):
-    with pytest.raises(ConfigError, match=words):
-        bdl.AdaptiveWeight(**arguments)
-
-
 def test_a_floor_above_the_top_that_the_pilot_found_is_refused():
     _, advance = chains_on(bdl.AdaptiveWeight(low=1000.0, pilot=200))
     with pytest.raises(ConfigError, match="low = 1000 is not below high = .* set low below most of them, or to null"):
@@ -381,3 +361,16 @@ def test_chains_that_share_psi_at_temperatures_of_their_own_are_described_each(u
     assert tensors["recent_energies"].shape == (3, 2)
     sampler.param_groups[0]["temperature"] = torch.ones(2)
     assert len(sampler.psi()[0]["edges"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "form"),
+    [
+        (bdl.AdaptiveWeight, "slides", Form("bounded", 10, "flat", True)),
+        (bdl.AdaptiveWeight, "code", Form("log", 0, "linear", True)),
+        (bdl.Contour, "slides", Form("clipped", 10, "flat", False)),
+        (bdl.Contour, "code", Form("log", 0, "linear", False)),
+    ],
+)
+def test_a_form_by_its_name(kind, name, form):
+    assert kind(form=name).psi_form == form and len(dataclasses.fields(kind)) <= 12
