@@ -49,6 +49,22 @@ def kept(keep, steps: int) -> list[int]:
 
 # ---- functions of the step -------------------------------------------------------------------------------------------
 
+VALUES = {
+    "polynomial has a floor": (Polynomial(1.0, 1.0, 1.0, floor=0.1), {0: 1, 4: 1 / 5, 8: 1 / 9, 10: 0.1, 100: 0.1}),
+    "step decay has milestones": (StepDecay(0.8, [3, 5], factor=0.5), {0: 0.8, 2: 0.8, 3: 0.4, 4: 0.4, 5: 0.2, 6: 0.2}),
+    "exponential has a floor": (Exponential(1.0, 0.1, floor=0.05), {2: 0.05}),
+    "warm-up of no steps is the schedule": (Warmup(Constant(0.3), 0), {0: 0.3}),
+    "ramp waits, rises and stays": (Ramp(2.0, 4, start=1.0, begin=3), {0: 1, 3: 1, 4: 1.25, 5: 1.5, 7: 2, 100: 2}),
+    "ramp of no steps is a jump": (Ramp(2.0, 0, begin=3), {2: 0.0, 3: 2.0}),
+    "cyclical lr has a floor": (CyclicalCosine(0.5, Cycle(100, 1), floor=0.1), {99: 0.1}),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_schedule_has_these_values(name):
+    schedule, expected = VALUES[name]
+    assert {k: schedule(k) for k in expected} == pytest.approx(expected)
+
 
 @few
 @given(RATES, STEPS)
@@ -62,25 +78,11 @@ def test_polynomial_is_a_over_b_plus_k_to_the_gamma(a, b, gamma, step):
     assert Polynomial(a, b, gamma)(step) == pytest.approx(a / (b + step) ** gamma)
 
 
-def test_polynomial_does_not_fall_below_its_floor():
-    schedule = Polynomial(1.0, 1.0, 1.0, floor=0.1)
-    assert [schedule(k) for k in (0, 4, 8, 10, 100)] == pytest.approx([1, 1 / 5, 1 / 9, 0.1, 0.1])
-
-
-def test_step_decay_multiplies_at_its_milestones():
-    schedule = StepDecay(0.8, [3, 5], factor=0.5)
-    assert [schedule(k) for k in range(7)] == pytest.approx([0.8, 0.8, 0.8, 0.4, 0.4, 0.2, 0.2])
-
-
 @few
 @given(RATES, st.floats(0.1, 1), st.integers(1, 50), st.integers(0, 40), st.integers(0, 40), st.integers(0, 200))
 def test_exponential_decays_between_start_and_stop(initial, rate, every, start, length, step):
     expected = initial * rate ** (min(max(step - start, 0), length) / every)
     assert Exponential(initial, rate, every, start, start + length)(step) == pytest.approx(expected)
-
-
-def test_exponential_does_not_fall_below_its_floor():
-    assert Exponential(1.0, 0.1, floor=0.05)(2) == 0.05
 
 
 @few
@@ -104,19 +106,6 @@ def test_warm_up_starts_above_zero_and_hands_over():
     assert [schedule(k) for k in (3, 4, 9)] == [inner(k) for k in (3, 4, 9)]
 
 
-def test_warm_up_of_no_steps_is_the_schedule():
-    assert Warmup(Constant(0.3), 0)(0) == 0.3
-
-
-def test_ramp_waits_rises_and_stays():
-    schedule = Ramp(end=2.0, steps=4, start=1.0, begin=3)
-    assert [schedule(k) for k in (0, 3, 4, 5, 7, 100)] == pytest.approx([1, 1, 1.25, 1.5, 2, 2])
-
-
-def test_ramp_of_no_steps_is_a_jump():
-    assert [Ramp(2.0, 0, begin=3)(k) for k in (2, 3)] == [0.0, 2.0]
-
-
 # ---- the cycle -------------------------------------------------------------------------------------------------------
 
 
@@ -133,10 +122,6 @@ def test_each_cycle_restarts_at_the_initial_lr():
     schedule = CyclicalCosine(0.5, cycle)
     assert [schedule(k) for k in (0, 10, 20, 30)] == [0.5] * 4
     assert schedule(9) < schedule(8) < schedule(5) == pytest.approx(0.25)
-
-
-def test_cyclical_lr_does_not_fall_below_its_floor():
-    assert CyclicalCosine(0.5, Cycle(100, 1), floor=0.1)(99) == 0.1
 
 
 @few

@@ -216,12 +216,6 @@ class Swapped(nn.Module):
         return outputs.movedim(-1, 1)
 
 
-def test_synchronised_batchnorm_with_several_chains_is_refused(tmp_path):
-    net = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(toys.D, 3), nn.BatchNorm1d(3)))
-    with pytest.raises(bdl.ConfigError, match="sync_batchnorm=true knows one network, and 3 chains"):
-        toys.trainer(tmp_path, 2).fit(toys.module(net, C), toys.batches(C))
-
-
 def test_parameters_in_parts_on_several_devices_are_refused():
     class DTensor(nn.Parameter):
         device_mesh = "two devices"

@@ -80,19 +80,6 @@ def test_chains_may_share_their_batches(tmp_path):
     assert module.sampler.energy.shape == (2,)
 
 
-@pytest.mark.parametrize("loader", [toys.batches, lambda chains: dataloader()], ids=["TensorBatches", "DataLoader"])
-def test_num_data_that_differs_from_the_data_is_refused(tmp_path, loader):
-    with pytest.raises(ConfigError, match=f"num_data = 41, but the training data have {N} items"):
-        toys.trainer(tmp_path, 5).fit(toys.module(chains=None, num_data=41), loader(chains=None))
-
-
-def test_refused_num_data_leaves_nothing_behind(tmp_path):
-    collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 1))
-    with pytest.raises(ConfigError, match="num_data"):
-        toys.trainer(tmp_path, 5, [collect]).fit(toys.module(num_data=41), toys.batches())
-    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
-
-
 @pytest.mark.parametrize("chains", [None, 2])
 @pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss()], ids=["per item", "torch"])
 def test_full_loss_is_the_loss_over_all_the_data(tmp_path, chains, loss):
@@ -252,12 +239,6 @@ def find_sampler_of(module: bdl.BayesianModule) -> bdl.Sampler:
     return module.build_sampler(module.net.named_parameters(), chains=module.chains)
 
 
-def test_accumulation_under_a_weighting_is_refused(tmp_path):
-    module = toys.module(weighting=weighted())
-    with pytest.raises(ConfigError, match="accumulate_grad_batches=2 .* Flat weighting"):
-        toys.trainer(tmp_path, 2, accumulate_grad_batches=2).fit(module, toys.batches())
-
-
 def test_accumulation_counts_sampler_steps(tmp_path):
     made = toys.module()
     collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 2), tmp_path)
@@ -294,12 +275,6 @@ def test_lightnings_gradient_clipping_is_named_once(tmp_path):
     collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 1), tmp_path)
     toys.trainer(tmp_path, 2, [collect], gradient_clip_val=0.5).fit(module, toys.batches(None))
     assert module.sampler.explain().count("Lightning clips the loss gradient at 0.5 (norm)") == 1
-
-
-def test_a_norm_over_all_chains_is_refused(tmp_path):
-    """Such a clip makes the step of one chain depend on the gradients of the others."""
-    with pytest.raises(ConfigError, match="gradient_clip_val takes one norm over all chains"):
-        toys.trainer(tmp_path, 2, gradient_clip_val=0.5).fit(toys.module(), toys.batches())
 
 
 def test_lightnings_gradient_clipping_acts(tmp_path):

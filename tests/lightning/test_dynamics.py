@@ -72,13 +72,6 @@ def test_gradients_after_per_example_ones_are_still_those_of_the_batch():
     assert all(torch.equal(a, p.grad) for a, p in zip(before, module.net.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("kernel", [bdl.HMC(2), bdl.MALA(), bdl.Metropolis()], ids=lambda k: type(k).__name__)
-def test_kernels_refuse_batches_that_are_not_all_the_data(tmp_path, kernel):
-    module = toys.module(dynamics=kernel)
-    with pytest.raises(bdl.ConfigError, match=f"{type(kernel).__name__} needs all the data.*batch_size = 10 of 40"):
-        toys.trainer(tmp_path, 3).fit(module, toys.batches())
-
-
 def test_a_kernel_reports_its_acceptance(tmp_path):
     monitor, memory = bdl.Monitor(5), toys.Memory()
     module = toys.module(dynamics=bdl.MALA(adapt_steps=60), lr=0.05)

@@ -11,7 +11,6 @@ import lightning as L
 import pytest
 import torch
 import toys
-from again import held_out
 from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor
 
@@ -147,9 +146,3 @@ class Foreign(L.LightningDataModule):
 
     def val_dataloader(self):
         return []
-
-
-def test_it_needs_a_data_module(tmp_path):
-    trainer = toys.trainer(tmp_path, 2, [bdl.callbacks.EnsembleStart(START, tmp_path)])
-    with pytest.raises(bdl.ConfigError, match="EnsembleStart needs a data module"):
-        trainer.fit(toys.module(), held_out())
