@@ -21,6 +21,7 @@ PLACES = {
     "bdl compare": "bdl.contrib.comparison.compare:compare",
     "bdl distil": "bdl.contrib.distillation.command:distil",
     "bdl llc": "bdl.contrib.landscape.llc:llc",
+    "bdl verify law=true": "bdl.contrib.certificate.certify:certify",
     "hydra/sweeper=optuna": "bdl.contrib.optuna.sweeper:register_sweeper",
     "gradient=control": "bdl.contrib.control.variate:ControlVariate",
     "Posterior.distil": "bdl.contrib.distillation.distil:distil",

@@ -19,12 +19,12 @@ from bdl.disk.manifest import Manifest, manifests_of
 from bdl.disk.owner import owner_of
 from bdl.errors import ConfigError, StoreError, printable
 from bdl.lightning.callbacks.start import FOLDER as START
+from bdl.parts import part
 from bdl.posterior.index import read_lines, sample_files
 from bdl.posterior.store import SampleStore
 from bdl.posterior.trained import FOLDER as TRAINED
-from bdl.run.certify import CONTINUED, certify
 from bdl.run.directory import OWNER
-from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, read_metrics, read_preprocessing
+from bdl.run.records import CONFIG, CONTINUED, METRICS, PREPROCESSING, REFIT, read_metrics, read_preprocessing
 from bdl.run.stored import described_files, known_samples, read_checked
 
 State = Literal["whole", "bad", "unknown"]
@@ -65,7 +65,7 @@ def verify(cfg: DictConfig) -> None:
     if bad:
         sys.exit(1)
     if cfg.law:
-        certify(cfg, run)
+        part("bdl verify law=true")(cfg, run)
 
 
 def look(run: Path, trust: Sequence[str] = ()) -> Iterator[FileState]:

@@ -1,4 +1,4 @@
-"""Tests of `bdl.law.continuation`, `.exact` and `.certificate`: exact draws stay, and hotter ones are told."""
+"""Tests of `bdl.law.continuation`, `.exact` and `bdl.contrib.certificate.certificate`: exact draws stay."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import bdl
+from bdl.contrib.certificate.certificate import Certificate, EnergyChange, Measured, PredictionChange
 from bdl.data.slices import TensorSlices
-from bdl.law.certificate import Certificate, EnergyChange, Measured, PredictionChange
 from bdl.law.continuation import continue_exactly
 from bdl.law.directions import DirectionTemperature
 from bdl.law.exact import ExactPotential

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.certify` and `bdl.law.continued`: a heated run is told, an exact one not, and states are kept."""
+"""Tests of `bdl.contrib.certificate.certify` and `.continued`: a heated run is told, an exact one not."""
 
 from __future__ import annotations
 

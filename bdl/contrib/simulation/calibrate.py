@@ -15,13 +15,13 @@ from rich.table import Table
 from torch import Tensor
 
 import bdl
+from bdl.contrib.certificate.certify import StoredRun
 from bdl.contrib.simulation.prior_draws import draw_from
 from bdl.contrib.simulation.ranks import Ranks
 from bdl.data import TensorBatches
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.likelihoods.base import mean_loss
-from bdl.run.certify import StoredRun
 from bdl.run.config import plain
 from bdl.run.console import WorkProgress
 from bdl.run.records import write_json

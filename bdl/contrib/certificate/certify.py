@@ -20,25 +20,24 @@ from rich.markup import escape
 from rich.table import Table
 
 import bdl
+from bdl.contrib.certificate.certificate import Certificate, EnergyChange, PredictionChange
+from bdl.contrib.certificate.continued import ContinuedSamples
 from bdl.data.module import DataModule
 from bdl.data.slices import TensorSlices
 from bdl.disk.manifest import Manifest
 from bdl.errors import ConfigError
 from bdl.identity import identity
-from bdl.law.certificate import Certificate, EnergyChange, PredictionChange
 from bdl.law.continuation import LEAPFROG
-from bdl.law.continued import ContinuedSamples
 from bdl.law.directions import DirectionTemperature
 from bdl.law.measure import joined, spreads, thermometers
 from bdl.law.thermometer import GRADIENTS, STATES, Thermometer
 from bdl.posterior.report.pictures import name_of_direction
 from bdl.run.console import WorkProgress
 from bdl.run.evaluate import recorded_data
-from bdl.run.records import METRICS, write_metrics
+from bdl.run.records import CONTINUED, METRICS, write_metrics
 from bdl.run.section import Section
 from bdl.run.stored import load_runs
 
-CONTINUED = "continued"  # the folder in a run of the states that `keep=true` stores
 LAW = "law.json"
 LEAST, MOST = 20, 400  # trajectories of every chain
 READ = 0.25  # share of the time that goes to the temperatures
