@@ -141,7 +141,7 @@ def test_states_are_kept_only_after_steps_with_injected_noise(keep):
 
 @few
 @given(per_cycle())
-def test_every_whole_cycle_keeps_its_samples_and_the_last_at_its_end(keep):
+def test_every_whole_cycle_keeps_its_samples_and_last_at_its_end(keep):
     length = keep.cycle.length
     for i in range(keep.cycle.steps // length):
         of_cycle = [k for k in kept(keep, (i + 1) * length) if k > i * length]

@@ -177,7 +177,7 @@ def test_seed_and_stack_name_the_starts():
     assert not torch.equal(starts(seed=1, stack=0), starts(seed=0, stack=1))
 
 
-def test_the_start_of_a_chain_does_not_depend_on_the_number_of_chains():
+def test_start_of_a_chain_does_not_depend_on_number_of_chains():
     two, four = (bdl.ChainStack(MLP((6, 2)), c).net[0].weight for c in (2, 4))
     assert torch.equal(two, four[:2])
 
@@ -196,7 +196,7 @@ def test_the_global_generator_and_the_given_net_are_left_alone():
     assert torch.equal(net[0].weight, values) and net[0].weight.shape == (2, 6)
 
 
-def test_a_factory_is_called_once_per_chain_under_different_seeds():
+def test_factory_is_called_once_per_chain_under_different_seeds():
     calls = []
 
     def build() -> nn.Module:
@@ -230,7 +230,7 @@ def test_broadcast_sends_one_batch_to_all_chains(shared):
 
 
 @pytest.mark.parametrize("method", ["bmm", "vmap", "loop"])
-def test_a_chain_trained_at_temperature_0_is_the_net_trained_alone(tmp_path, method):
+def test_a_chain_trained_at_temperature_0_is_net_trained_alone(tmp_path, method):
     stack = bdl.ChainStack(MLP((3, 5, 3)), 2, method=method).double()
     nets = [alone(stack, MLP((3, 5, 3)).double(), c) for c in range(2)]
     fit(tmp_path, stack, 2)

@@ -105,7 +105,7 @@ def test_pixels_are_predicted_and_scored_each_by_itself(pixels):
     assert log_p.shape[2] == int(counted.sum())
 
 
-def test_chains_on_a_dataloader_share_its_batches_with_one_warning(tmp_path):
+def test_chains_on_dataloader_share_its_batches_with_one_warning(tmp_path):
     loader = DataLoader(TensorDataset(*toys.tensors()), toys.BATCH)
     build = functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(0.5), num_data=toys.N, lr=0.1)
     module = bdl.BayesianModule(bdl.ChainStack(toys.MLP((3, 3)), 2), build)

@@ -116,7 +116,7 @@ def test_full_loss_sees_the_items_as_inputs_and_not_augmented(tmp_path, workers)
     torch.testing.assert_close(module.full_loss().float(), F.cross_entropy(module(x / 2), y))
 
 
-def test_full_loss_of_a_shuffling_dataloader_counts_the_short_last_batch(tmp_path):
+def test_full_loss_of_a_shuffling_loader_counts_the_short_batch(tmp_path):
     module = toys.module(chains=None)
     loader = DataLoader(TensorDataset(*toys.tensors()), batch_size=12, shuffle=True)
     toys.trainer(tmp_path, 3).fit(module, loader)
@@ -259,7 +259,7 @@ def test_accumulation_steps_along_the_mean_gradient(tmp_path):
     torch.testing.assert_close(once.net.state_dict(), twice.net.state_dict())
 
 
-def test_accumulated_energies_are_averaged_over_the_micro_batches(tmp_path):
+def test_accumulated_energies_are_averaged_over_micro_batches(tmp_path):
     x, y = toys.tensors()
     module = toys.module(chains=None)
     net = MLP((3, 5, 3))
@@ -301,7 +301,7 @@ def test_any_module_that_returns_a_sampler_works_in_six_lines(tmp_path):
     torch.testing.assert_close(posterior.predict(x).probs, average.average.total / 3)
 
 
-def test_without_the_name_of_a_net_the_module_itself_is_the_sample(tmp_path):
+def test_without_the_name_of_a_net_the_module_itself_is_sample(tmp_path):
     module = UserModule()
     toys.trainer(tmp_path, 2, [bdl.CollectSamples(bdl.schedules.EveryStep(0, 1), tmp_path)]).fit(module, dataloader())
     assert set(bdl.SampleStore(tmp_path).read(bdl.SampleStore(tmp_path).records()[0])) == {
@@ -320,7 +320,7 @@ def test_a_torch_scheduler_sets_the_step(tmp_path):
     assert used == pytest.approx([0.1, 0.05, 0.025, 0.0125])
 
 
-def test_a_sample_carries_the_lr_that_made_it_under_a_torch_scheduler(tmp_path):
+def test_a_sample_carries_lr_that_made_it_under_torch_scheduler(tmp_path):
     """Lightning steps the scheduler before on_train_batch_end, but a step-size weight needs the lr of the step."""
     collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 1), tmp_path)
     toys.trainer(tmp_path, 4, [collect]).fit(UserModule(scheduler=True), dataloader())

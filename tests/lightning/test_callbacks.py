@@ -122,7 +122,7 @@ def test_log_weight_is_zeta_log_psi_of_the_batch_energy(tmp_path):
     assert about == {"energy": "batch", "weighting": "AdaptiveWeight"}
 
 
-def test_psi_is_frozen_at_the_first_sample_at_which_it_has_settled(tmp_path):
+def test_psi_is_frozen_at_first_sample_at_which_it_has_settled(tmp_path):
     """A step of 0.125 forgets at most an eighth of the start of psi: 0.05 of it is left after 24 steps or more."""
     fast = bdl.AdaptiveWeight(low=0.0, high=120.0, bins=10, rate=Constant(0.125))
     toys.sample(tmp_path, 240, EveryStep(0, 10), weighting=fast)

@@ -61,7 +61,7 @@ def test_a_stack_has_per_example_gradients_per_chain(shared):
     assert not torch.allclose(rows[0], rows[1])
 
 
-def test_gradients_after_per_example_ones_are_still_those_of_the_batch():
+def test_gradients_after_per_example_ones_are_those_of_the_batch():
     """The extra pass must leave `.grad` unchanged."""
     module = toys.module(chains=2)
     x, y = toys.tensors()
@@ -118,7 +118,7 @@ def test_target_json_says_that_a_thermostat_injects_noise(tmp_path):
     assert json.loads((tmp_path / "samples" / "target.json").read_text())["injects_noise"] is True
 
 
-def test_exchange_on_full_energies_swaps_more_often_than_on_batch_energies(tmp_path):
+def test_exchange_swaps_more_on_full_energies_than_on_batches(tmp_path):
     """Energies of 40 items, estimated from batches of 10, err by several nats, and the penalty for that leaves fewer
     swaps. Full energies need no penalty. Both runs are equal in all else."""
     rates = {}

@@ -90,7 +90,7 @@ def test_a_resumed_run_is_the_whole_run_and_trains_nothing(whole, tmp_path, monk
     assert files(tmp_path) == files(whole[0])
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_at_the_ensemble_on_disk(whole, tmp_path, monkeypatch):
+def test_a_run_without_a_checkpoint_begins_at_ensemble_on_disk(whole, tmp_path, monkeypatch):
     run(tmp_path, steps=2)
     for path in [*(tmp_path / "samples").iterdir(), *(tmp_path / "checkpoints").iterdir()]:
         path.unlink()

@@ -46,7 +46,7 @@ def test_logits_of_one_sign_and_likelihoods_of_numbers_pass():
     refuse_misfit(lambda outputs, y: outputs.mean(), torch.ones(5, 1), torch.zeros(5))
 
 
-def test_a_call_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path):
+def test_a_call_killed_before_its_first_checkpoint_begins_again(tmp_path):
     """What a kill leaves: samples, the settings of the call, and no checkpoint."""
     made = call(tmp_path, toys.plain(), None, Y, keep=EveryStep(0, 1)).samples
     (tmp_path / "checkpoints" / "last.ckpt").unlink()

@@ -54,7 +54,7 @@ def problem(likelihood) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("likelihood", LAWS, ids=repr)
-def test_losses_moments_and_distribution_functions_are_those_of_scipy(likelihood):
+def test_losses_moments_and_distributions_are_those_of_scipy(likelihood):
     outputs, y = problem(likelihood)
     assert likelihood.num_targets(outputs.shape[-1]) == TARGETS
     law = LAWS[likelihood](*outputs.split(TARGETS, -1))

@@ -84,7 +84,7 @@ def test_wide_blocks_normalise_before_they_convolve():
         assert torch.equal(block(x), expected)
 
 
-def test_wide_resnet_drops_out_between_the_convolutions_of_a_block():
+def test_wide_resnet_drops_out_between_convolutions_of_a_block():
     net = WideResNet(10, 1, dropout=0.5)
     torch.manual_seed(0)
     for block in net.blocks:
@@ -113,7 +113,7 @@ def test_resnet_maps_images_to_logits(norm, shortcut):
     assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
 
-def test_shortcut_a_takes_every_second_pixel_and_pads_channels_with_zeros():
+def test_shortcut_a_takes_every_second_pixel_and_pads_with_zeros():
     block = ResNet(8).blocks[1]
     x = torch.randn(1, 16, 8, 8)
     expected = torch.zeros(1, 32, 4, 4)
@@ -139,7 +139,7 @@ def test_filter_response_norm_leaves_no_buffers():
     assert len(list(ResNet(8).buffers())) == 3 * 7
 
 
-def test_reset_parameters_draws_new_weights_and_resets_statistics():
+def test_reset_parameters_draws_weights_and_resets_statistics():
     net = ResNet(8)
     before = net.conv.weight.clone()
     net.blocks[0].norm1.running_mean += 1

@@ -171,7 +171,7 @@ def test_two_samplers_on_one_network_are_refused_once_both_step():
 
 
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
-def test_hooks_of_parameters_are_refused_by_a_stack_and_called_on_it(register):
+def test_parameter_hooks_are_refused_by_a_stack_or_called_on_it(register):
     net, calls = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, K)), []
     handle = getattr(net[0].weight, register)(lambda value: calls.append(1))
     with pytest.raises(ConfigError, match="0.weight has a hook .*: remove it, and register it on stack.net's"):
@@ -266,7 +266,7 @@ def test_an_interrupt_stays_an_interrupt(tmp_path):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_the_report_of_a_run_killed_after_its_last_step_is_that_of_the_uninterrupted_run(tmp_path, monkeypatch):
+def test_the_report_after_a_kill_is_that_of_uninterrupted_run(tmp_path, monkeypatch):
     def call(name: str):
         return bdl.sample(
             nn.Linear(3, K, bias=False).requires_grad_(), None, loader(), tmp_path / name, steps=8, lr=0.01,

@@ -130,7 +130,7 @@ def test_named_scales_are_variances_over_fan_in(name, gain):
     torch.testing.assert_close(named, expected.double(), rtol=1e-6, atol=0)
 
 
-def test_student_t_without_a_variance_takes_it_as_the_square_of_the_scale():
+def test_student_t_without_variance_takes_it_as_square_of_scale():
     scale = bdl.StudentT(2.0, "he").bind([(2, 8)], torch.zeros(16)).scale
     torch.testing.assert_close(scale, torch.full((16,), 0.5))
 

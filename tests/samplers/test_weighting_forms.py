@@ -89,7 +89,7 @@ def test_fixed_point_and_multiplier(rise: str, zeta: float, low: float):
         assert shares[0] == pytest.approx(1 / (1 + math.log(1 + zeta * (1 - g_1) / g_1) / zeta), rel=0.12)
 
 
-def test_a_linear_start_is_the_multiplier_of_the_authors_network_code():
+def test_a_linear_start_is_multiplier_of_authors_network_code():
     """Before any energy theta_i = i/m, so that the multiplier between the bins i and i + 1 is 1 + zeta T / U there."""
     weighting = bdl.AdaptiveWeight(zeta=300.0, low=0.0, high=2500.0, bins=125, form=Form("bounded", 0, "linear"))
     h = weighting.init(torch.zeros(3, dtype=D64))
@@ -217,7 +217,7 @@ def test_one_visited_bin_says_nothing_of_the_depth():
     assert "nats of log G" not in sampler.explain()
 
 
-def test_the_full_form_has_its_largest_multiplier_where_energies_do_not_reach_the_lower_bin():
+def test_the_full_form_is_largest_where_lower_bin_stays_empty():
     """1 + zeta T / width, whatever the energy and the count of visits; under "slides" the rise waits for visits."""
     bins = {"zeta": 200.0, "edges": [-150.0, -50.0, 50.0], "rate": lambda k: 0.05}
     for form, multiplier in (("full", 3.0), ("slides", 1.0)):
@@ -279,13 +279,13 @@ def test_psi_survives_a_falling_temperature(units: str):
         assert 0.7 < float((sampler.reweighting.energy / sampler.used.temperature).mean()) / 25 < 1.3
 
 
-def test_at_zero_temperature_energies_in_units_of_it_are_left_alone():
+def test_at_zero_temperature_energies_in_its_units_stay():
     sampler, advance = chains_on(bdl.AdaptiveWeight(low=10.0, high=50.0, units="temperature"), T=0.0, count=1)
     advance()
     assert sampler.reweighting.histogram is None and sampler.multiplier.eq(1).all() and sampler.log_weight.eq(0).all()
 
 
-def test_one_chain_at_zero_temperature_has_no_energy_in_units_of_it():
+def test_a_chain_at_zero_temperature_has_no_energy_in_its_units():
     _, advance = chains_on(bdl.AdaptiveWeight(units="temperature"), T=torch.tensor([0.0, 1.0]), count=2)
     with pytest.raises(ConfigError, match='units="temperature" divides energies by T, got .*set T > 0 in every chain'):
         advance()
@@ -344,7 +344,7 @@ def test_a_floor_above_the_top_that_the_pilot_found_is_refused():
 
 
 @pytest.mark.parametrize("units", ["nats", "temperature"])
-def test_chains_that_share_psi_at_temperatures_of_their_own_are_described_each(units: str):
+def test_chains_that_share_psi_at_their_own_t_are_described_each(units: str):
     """Bins in U/T are bins in nats at each chain's T. At one T there is one row."""
     weighting = bdl.AdaptiveWeight(low=1.0, high=50.0, bins=10, units=units, shared=True)  # type: ignore[arg-type]
     T = torch.tensor([1.0, 2.0], dtype=torch.float64)
