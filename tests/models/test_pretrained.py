@@ -43,7 +43,7 @@ def test_logits_are_of_the_saved_model_and_no_stream_moves(folder):
 def test_adapters_share_the_memory_of_the_model(folder):
     pytest.importorskip("peft")
     net = pretrained(folder)
-    part = bdl.contrib.language.lora(net, r=2, target_modules=["c_attn"])
+    part = bdl.models.lora(net, r=2, target_modules=["c_attn"])
     of_net = {p.data_ptr() for p in net.parameters()}
     body = {p.data_ptr() for n, p in part.named_parameters() if "lora_" not in n}
     assert body == of_net and all(p.requires_grad for p in net.parameters())
