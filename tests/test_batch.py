@@ -48,7 +48,7 @@ def test_defaults(batch, inputs, target):
         assert found is inputs or all(f is i for f, i in zip(found, inputs, strict=True))
 
 
-def test_a_module_reads_its_own_batches_but_not_by_a_layer_of_that_name():
+def test_module_reads_its_batches_but_not_by_layer_of_that_name():
     class Reads(nn.Module):
         def inputs(self, batch):
             return batch["x"]
@@ -70,7 +70,7 @@ def test_a_batch_without_inputs_is_refused_with_its_structure(batch):
     assert "\n" not in str(refusal.value) and type(batch).__name__ in str(refusal.value)
 
 
-def test_inputs_that_forward_does_not_take_are_refused_and_its_own_errors_are_not():
+def test_inputs_forward_does_not_take_are_refused_its_errors_not():
     with pytest.raises(ConfigError, match=r"Linear.forward does not take the inputs dict\(image: float32 \(4, 3\)\)"):
         feed(nn.Linear(3, 2), {"image": A})
     with pytest.raises(TypeError):
@@ -97,7 +97,7 @@ PADDED = torch.tensor([[3, 1, 2, -100], [1, 0, 3, 1]])
         ({"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS), "labels": TOKENS}, None),
     ],
 )
-def test_labels_that_are_the_tokens_are_shifted_and_a_warning_says_so(batch, shifted):
+def test_labels_that_are_tokens_are_shifted_and_warning_says_so(batch, shifted):
     read = Reader()
     with pytest.warns(BdlWarning, match="shifts them by one"):
         _, y = read(batch)
@@ -136,7 +136,7 @@ def test_a_batch_in_which_nothing_counts_decides_nothing():
         assert read((TOKENS, TOKENS))[1].tolist() == next_tokens(TOKENS).tolist()
 
 
-def test_only_an_error_of_the_network_by_itself_is_one_of_its_inputs():
+def test_only_an_error_of_network_by_itself_is_one_of_its_inputs():
     """The loss may raise the same words for other tensors, and a lack of memory is no fault of the inputs."""
     net, words = nn.Linear(3, 2), RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x2 and 3x2)")
     fits, unfit = torch.zeros(4, 3), torch.zeros(4, 2)

@@ -185,7 +185,7 @@ def test_a_resumed_chain_is_the_uninterrupted_one_bit_for_bit(name, deterministi
         assert not torch.equal(whole.theta, Chains(DEVICE, *SAMPLERS[name], seed=4).go(before + 23).theta)
 
 
-def test_numbers_per_chain_survive_a_checkpoint_that_is_read_onto_the_cpu(deterministic):
+def test_numbers_per_chain_survive_a_checkpoint_read_onto_cpu(deterministic):
     """With T (C,) on the CPU and a weighting, 10 + 10 steps equal 20 to the bit. T on the GPU gives the same chain."""
     t = torch.tensor([0.5, 1.0, 1.0, 2.0])
     whole = Chains(DEVICE, *SAMPLERS["awsghmc"], temperature=t).go(20)
@@ -241,7 +241,7 @@ def test_replicas_swap_without_waiting(ladder):
     assert (chains.sampler.swap_rates > 0).all()
 
 
-def test_divergence_is_noticed_within_100_steps_and_before_anything_is_saved():
+def test_divergence_is_noticed_in_100_steps_before_any_saving():
     """The flag holds the first bad step. Loading an earlier state clears it."""
     chains = Chains(DEVICE, bdl.SGHMC(), bdl.Flat()).go(5)
     good, theta = copy.deepcopy(chains.sampler.state_dict()), [p.detach().clone() for p in chains.stack.parameters()]
@@ -589,7 +589,7 @@ def test_parameters_that_move_inside_a_block_are_recorded_anew(tmp_path, lightni
 
 @tried_elsewhere
 @pytest.mark.parametrize("name", repeated(["flat", "weighted", "layers", "images"], "weighted"))
-def test_a_run_with_graphs_stops_inside_a_block_and_resumes_to_the_bit(
+def test_a_run_with_graphs_stops_inside_block_and_resumes_to_bit(
     tmp_path, lightning_deterministic, uninterrupted, name
 ):
     whole, settings = uninterrupted(name)[0], LIGHTNING[name]
@@ -670,7 +670,7 @@ def test_graphs_launch_nearly_all_steps_of_a_block(tmp_path, monkeypatch):
 
 @tried_elsewhere
 @pytest.mark.parametrize("net", [None, nn.Sequential(nn.Linear(toys.D, 5), nn.Dropout(0.3), nn.Linear(5, toys.K))])
-def test_a_run_that_was_stopped_writes_the_samples_of_one_that_was_not(tmp_path, net):
+def test_run_that_was_stopped_writes_samples_of_one_that_was_not(tmp_path, net):
     """20 steps equal 11 steps and 9 from Lightning's checkpoint. Dropout draws from the device's random stream."""
 
     def go(folder: str, steps: int, seed: int) -> bytes:
@@ -692,7 +692,7 @@ def test_a_run_that_was_stopped_writes_the_samples_of_one_that_was_not(tmp_path,
         torch.use_deterministic_algorithms(False)
 
 
-def test_a_posterior_predicts_on_the_device_what_it_does_on_the_cpu(tmp_path, exact):
+def test_a_posterior_predicts_on_the_device_what_it_does_on_cpu(tmp_path, exact):
     """Over eight samples, mean probabilities and the parts of the entropy agree within 1e-5. Results are on the CPU."""
     toys.sample(tmp_path, 8)
     x, _ = toys.tensors(seed=2)
@@ -728,7 +728,7 @@ def test_two_runs_on_a_gpu_are_the_same_to_the_bit(tmp_path, precision):
 
 
 @needs_gpu
-def test_stacks_that_share_a_device_draw_the_samples_that_each_draws_alone(tmp_path):
+def test_stacks_that_share_a_device_draw_what_each_draws_alone(tmp_path):
     """Under trainer.concurrent=2 on one GPU, stack 1 draws the samples of a separate run with `stack=1`."""
     small = ("data=landsat", "length=200", "chains=2", "trainer.deterministic=true")
     both = train(tmp_path / "both", "trainer=chains", "trainer.devices=1", "trainer.concurrent=2", *small)

@@ -23,7 +23,7 @@ def test_other_parts_and_another_order_have_other_seeds():
     assert len(set(seeds)) == len(seeds) and all(0 <= seed < 2**32 for seed in seeds)
 
 
-def test_a_generator_has_the_stream_of_its_parts_and_leaves_the_global_one_alone():
+def test_a_generator_has_its_parts_stream_and_spares_global_one():
     before = torch.random.get_rng_state()
     first, again, other = (torch.randn(5, generator=generator("cpu", "noise", i)) for i in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)

@@ -43,7 +43,7 @@ def test_a_snapshot_holds_the_numbers_of_every_chain():
     assert sampler.snapshot(full_energy=False).energy_full is None and now.log_weight is None
 
 
-def test_a_snapshot_is_plain_and_fills_a_record_but_for_what_the_store_knows():
+def test_a_snapshot_is_plain_and_fills_a_record_but_for_store():
     now = stepped().snapshot()
     assert json.loads(json.dumps(asdict(now))) == asdict(now)
     of_store = {"energy_batch", "log_weight", "file", "bytes", "sha256", "format_version"}

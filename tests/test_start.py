@@ -121,7 +121,7 @@ def numbered(chains: int | None = CHAINS) -> TensorBatches:
     return TensorBatches(x, x, 50, chains=chains)
 
 
-def test_a_part_of_the_training_items_is_held_out_where_there_is_no_validation_part():
+def test_training_items_are_held_out_where_no_validation_part_is():
     recorder, batches = Recorder(), numbered()
     AdamWStart(lr=1e-3, batch_size=9, epochs=8, val_fraction=0.2).train(
         bdl.ChainStack(nn.Linear(1, 1), CHAINS), batches, recorder
@@ -149,7 +149,7 @@ def dropped(seed: int = 0, workers: bool = False) -> tuple[list[torch.Tensor], t
     return list(stack.parameters()), torch.get_rng_state()
 
 
-def test_training_repeats_to_the_bit_whatever_the_global_stream_and_leaves_it():
+def test_training_repeats_to_the_bit_whatever_the_global_stream():
     one, state = dropped(seed=0)
     for other, _ in (dropped(seed=1), dropped(seed=0, workers=True)):
         assert all(map(torch.equal, one, other))

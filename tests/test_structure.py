@@ -104,7 +104,7 @@ def test_only_the_sampler_touches_its_private_names():
 
 
 @pytest.mark.parametrize("pattern", [r"getattr\((self\.)?_?(sampler\.)?dynamics", r"hasattr\([^)]*state"])
-def test_no_dynamics_or_state_is_asked_by_the_name_of_an_attribute(pattern: str):
+def test_no_dynamics_or_state_is_asked_by_name_of_an_attribute(pattern: str):
     for path in modules().values():
         assert not re.search(pattern, path.read_text()), path
 
@@ -157,7 +157,7 @@ def test_every_module_has_a_test_file():
     assert not missing, f'write "Tests of `{min(missing)}`" into the first line of the file that tests it: {missing}'
 
 
-def test_the_page_on_the_architecture_names_every_file_of_the_large_folders():
+def test_page_on_architecture_names_every_file_of_large_folders():
     page = (ROOT / "docs" / "architecture.md").read_text()
     named, files = set(re.findall(r"`(\w+\.py)`", page)), {path.name for path in modules().values()}
     assert named - files == set(), "docs/architecture.md names files that are not there"
@@ -166,7 +166,7 @@ def test_the_page_on_the_architecture_names_every_file_of_the_large_folders():
         assert here - named == set(), f"docs/architecture.md, the files of {folder}/: add a row or a name"
 
 
-def test_the_page_on_the_architecture_has_a_row_for_every_package():
+def test_the_page_on_architecture_has_a_row_for_every_package():
     page = (ROOT / "docs" / "architecture.md").read_text()
     rows = set(re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE))
     assert {path.parent.name for path in PACKAGES["bdl"].glob("*/__init__.py")} == rows - {

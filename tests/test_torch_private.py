@@ -19,7 +19,7 @@ from bdl.torch_private import (
 
 
 @pytest.mark.parametrize("foreach", [True, False], ids=["", "a torch without it"])
-def test_gradients_are_copied_and_those_that_are_missing_are_zero(foreach: bool, monkeypatch):
+def test_gradients_are_copied_and_missing_ones_are_zero(foreach: bool, monkeypatch):
     if not foreach:
         monkeypatch.setattr(torch_private, "_foreach_copy", None)
     params = [nn.Parameter(torch.zeros(n)) for n in (2, 3, 1)]
@@ -73,7 +73,7 @@ def test_a_torch_without_the_names_counts_as_watched():
     assert has_hooks(Other()) and has_tensor_hooks(Other()) and has_step_hooks(Other()) and is_compiled(Other())
 
 
-def test_a_compiled_call_is_replaced_and_a_torch_without_its_name_keeps_it():
+def test_a_compiled_call_is_replaced_or_kept_without_its_name():
     module = nn.Linear(2, 1)
     module.compile(backend="eager")
     replace_compiled(module, lambda compiled, plain: lambda x: (compiled(x), plain(x)))

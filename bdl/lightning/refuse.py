@@ -70,12 +70,12 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
     if data is not None:
         _warn_of_a_part(loader, sampler, items)
     size = batch_size_of(loader)
-    seen = items if size is None else size * trainer.world_size
-    if sampler.dynamics.batch_of(items, seen) > seen:
+    if size is not None and sampler.dynamics.batch_of(items, seen := size * trainer.world_size) > seen:
         devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs all the data in every batch, got batch_size = {size}{devices} of "
-            f"{items} items: set it to {items} (data.batch_size=null) on one device, or take another sampler"
+            f"{items} items: set it to {items} (data.batch_size=null) on one device, or use a "
+            "stochastic-gradient sampler"
         )
 
 

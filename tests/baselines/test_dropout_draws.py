@@ -50,7 +50,7 @@ def test_the_moments_are_those_of_bernoulli_masks(tmp_path):
     assert bool(((outputs.var(0) - variance).abs() < 5 * error).all())
 
 
-def test_two_dropouts_and_an_average_of_probabilities_agree_with_torch(tmp_path):
+def test_dropouts_and_average_of_probabilities_agree_with_torch(tmp_path):
     """The average over masks of each item, from another stream. Bounds: 5 standard errors of the difference."""
     torch.manual_seed(1)
     net = nn.Sequential(

@@ -75,7 +75,7 @@ def test_on_a_linear_regression_it_is_the_posterior(tmp_path, temperature, scale
     assert few.records[0].temperature == temperature and few.samples == 2
 
 
-def test_marglik_takes_the_precision_of_the_largest_marginal_likelihood(tmp_path):
+def test_marglik_takes_precision_of_largest_marginal_likelihood(tmp_path):
     """The evidence of Laplace's approximation at θ*: -δ|θ*|²/2 + d/2 log δ - 1/2 log|X'X/σ² + δ|, up to a constant."""
     random = torch.Generator().manual_seed(0)
     x = torch.randn(N, 2, generator=random)
@@ -100,7 +100,7 @@ def test_marglik_takes_the_precision_of_the_largest_marginal_likelihood(tmp_path
     assert_normal(vectors(drawn(baseline, trained, loader, DRAWS)), theta, covariance)
 
 
-def test_on_logits_it_is_the_generalised_gauss_newton_matrix_of_the_last_layer(tmp_path):
+def test_on_logits_it_is_the_gauss_newton_matrix_of_last_layer(tmp_path):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
     x = torch.randn(N, 2, generator=torch.Generator().manual_seed(1))

@@ -37,7 +37,7 @@ def test_each_network_predicts_with_its_own_best_temperature(tmp_path):
     assert posterior.records[0].temperature == 0 and posterior.samples == 2
 
 
-def test_validation_items_a_last_layer_and_probabilities_are_needed(tmp_path):
+def test_validation_items_last_layer_and_probabilities_needed(tmp_path):
     net, states = two_networks()
     trained, (x, y) = written(tmp_path / "sgd", net, states), toys.tensors()
     with pytest.raises(ConfigError, match="ScaledPoint needs val data: hold some items out, data.val_fraction=0.1"):

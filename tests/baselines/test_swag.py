@@ -70,7 +70,7 @@ def test_draws_have_the_mean_and_the_covariance_of_the_paper(rank):
     assert (np.abs(np.cov(draws.T) - wanted) < 5 * error).all()
 
 
-def test_every_chain_has_its_own_gaussian_and_the_store_holds_its_draws(tmp_path):
+def test_each_chain_has_its_gaussian_and_store_holds_its_draws(tmp_path):
     net, random = nn.Linear(2, 3), torch.Generator().manual_seed(0)
     shift = torch.tensor([0.0, 50.0])
     iterates = [
@@ -116,7 +116,7 @@ def test_the_statistics_of_batchnorm_are_those_of_the_draw(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_too_few_iterates_and_wrong_values_are_refused_in_one_line(tmp_path):
+def test_too_few_iterates_and_wrong_values_are_one_line(tmp_path):
     net = nn.Linear(2, 3)
     iterates = [{"weight": torch.zeros(1, 3, 2), "bias": torch.zeros(1, 3)}] * 3
     trained = written(tmp_path / "sgd", net, iterates)

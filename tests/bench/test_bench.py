@@ -40,7 +40,7 @@ def law() -> Quadratic:
     return Quadratic(regression())
 
 
-def test_the_expected_energy_is_the_stationary_variance_of_the_recurrence(law):
+def test_expected_energy_is_stationary_variance_of_recurrence(law):
     # θ follows an AR(2) process in every eigendirection k of U; p = lr k / N. Its variance in closed form, times k / 2:
     p = regression().lr * np.linalg.eigvalsh(law.matrix) / regression().num_data
     a = regression().friction
@@ -50,7 +50,7 @@ def test_the_expected_energy_is_the_stationary_variance_of_the_recurrence(law):
     assert law.mean(explicit=True) == pytest.approx(explicit.sum(), rel=1e-9)
 
 
-def test_the_expected_energy_follows_momenta_that_are_drawn_anew_before_every_second_step(law):
+def test_expected_energy_follows_momenta_drawn_every_second_step(law):
     # θ'' = (1 - p) θ + (2 - a) m + sqrt(2 a lr tau) z with m ~ N(0, lr tau), and k lr tau = p T
     p = regression().lr * np.linalg.eigvalsh(law.matrix) / regression().num_data
     a = regression().friction
@@ -109,7 +109,7 @@ def test_a_kernel_of_another_law_is_refused():
         compare("k", np.nan * energies, 2.5, 2.5)
 
 
-def test_the_first_step_and_the_evaluation_are_read_off_the_files_of_a_run(tmp_path, monkeypatch):
+def test_first_step_and_evaluation_are_read_off_files_of_a_run(tmp_path, monkeypatch):
     """A command of 9 s that began at 100 s wrote config.yaml at 104 s, and checkpoints of stacks at 106 and 107 s."""
 
     def command(*words: str) -> float:
@@ -262,7 +262,7 @@ def test_the_memory_of_a_run_is_read_at_a_tenth_and_at_the_end():
         bench_store.bench_memory("sampler.lr=-1")
 
 
-def test_the_average_of_resnets_that_is_timed_is_that_of_its_loop(monkeypatch):
+def test_average_of_resnets_that_is_timed_is_that_of_its_loop(monkeypatch):
     monkeypatch.setattr(bench_predict, "NETWORKS", 2)
     images = torch.randn(3, 3, 32, 32)
     torch.manual_seed(0)

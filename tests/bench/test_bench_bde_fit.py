@@ -27,7 +27,7 @@ def call(tmp_path):
     return call
 
 
-def test_scores_of_a_regression_are_those_of_the_mixture_and_of_its_normal():
+def test_scores_of_a_regression_are_of_mixture_and_its_normal():
     outputs, y = torch.randn(7, 5, 2, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
     mean, std = outputs[..., 0].numpy(), np.log1p(np.exp(outputs[..., 1].numpy())) + 1e-6
     total = np.sqrt(mean.var(0) + (std**2).mean(0))

@@ -32,7 +32,7 @@ def test_published_test_rows_are_in_no_table(folder):
     assert set(tables.airfoil(folder)[:, 0]) == set(range(200)) - published
 
 
-def test_a_fifth_of_a_subset_is_the_test_part_and_training_rows_set_the_scale(folder):
+def test_a_fifth_is_the_test_part_and_training_rows_set_scale(folder):
     table = tables.make_table("energy320", folder)
     assert table.x.shape == (256, 2) and table.x_test.shape == (64, 2) and table.y.dtype == torch.float32
     torch.testing.assert_close(table.y.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
@@ -42,7 +42,7 @@ def test_a_fifth_of_a_subset_is_the_test_part_and_training_rows_set_the_scale(fo
     assert torch.equal(table.x_test, tables.make_table("energy320", folder).x_test)
 
 
-def test_a_file_that_is_not_there_is_named_with_the_table_that_needs_it(folder):
+def test_a_missing_file_is_named_with_the_table_that_needs_it(folder):
     (folder / "uci" / "energy.test_0.txt").unlink()
     for name, file in (("bike3k", "bike_sharing_hour.csv"), ("energy", "uci/energy.test_0.txt")):
         with pytest.raises(bdl.errors.ConfigError, match=f"lacks {file}, of which {name} is made"):

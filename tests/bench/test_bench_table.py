@@ -17,7 +17,7 @@ def run(seed: int) -> dict:
     return {"seed": seed, "bma": scores, "start": start, "rhat/max": 1.2, "core_seconds": 100.0 + 50 * seed}
 
 
-def test_seeds_are_added_to_those_that_were_measured_with_the_same_overrides(tmp_path, monkeypatch):
+def test_seeds_are_added_to_those_measured_with_equal_overrides(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "measure", lambda overrides, seed: run(seed))
     for seed, overrides, expected in ((1, OVERRIDES, [1]), (0, OVERRIDES, [0, 1]), (2, OVERRIDES[:1], [2])):
         bench.main("airfoil", *overrides, seeds=[seed], out=tmp_path)

@@ -13,7 +13,6 @@ from torchvision.transforms import RandomErasing
 
 from bdl.data import Augment, Normalise, TensorBatches, TensorSlices
 from bdl.data.augment import AREA, GREY, RATIO
-from bdl.errors import ConfigError
 from bdl.seeding import generator
 
 MANY = 20_000  # decisions whose law is tested
@@ -71,7 +70,7 @@ def test_the_images_given_are_left_alone():
     assert torch.equal(x, before)
 
 
-def test_every_shift_is_as_likely_as_any_other_and_half_are_flipped():
+def test_every_shift_is_equally_likely_and_half_are_flipped():
     top, left, flip = decisions(Augment()).T[:3]
     counts = torch.bincount(9 * top + left, minlength=81).double()
     expected = MANY / 81
@@ -132,12 +131,6 @@ def test_normalisation_is_torchvisions():
     assert torch.equal(torch.cat([NORMALISE(part) for part in x.split(7)]), inputs)
 
 
-@pytest.mark.parametrize("wrong", [{"erase": 1.5}, {"erase": -0.1}, {"crop": -1}, {"cutout": -2}])
-def test_numbers_out_of_range_are_refused(wrong):
-    with pytest.raises(ConfigError, match=f"{next(iter(wrong))}.* must be .*{next(iter(wrong.values()))}"):
-        Augment(**wrong)
-
-
 # ---- in a loader -----------------------------------------------------------------------------------------------------
 
 
@@ -157,7 +150,7 @@ def same(a: list[tuple[Tensor, Tensor]], b: list[tuple[Tensor, Tensor]]) -> bool
     )
 
 
-def test_a_loader_augments_the_bytes_and_then_makes_inputs_of_them():
+def test_a_loader_augments_bytes_and_then_makes_inputs_of_them():
     x, y = next(iter(loader(chains=2)))
     assert x.shape == (2, 6, 3, 32, 32) and x.dtype == torch.float32 and y.shape == (2, 6)
     plain, same_y = next(iter(loader(chains=2, augment=None)))
@@ -182,7 +175,7 @@ def test_augmentation_is_a_function_of_seed_and_stack():
         assert not set(first) & set(elsewhere)
 
 
-def test_the_change_of_an_image_is_a_function_of_its_number_and_the_epoch():
+def test_change_of_image_is_a_function_of_its_number_and_epoch():
     """Order and batch size do not matter: a chain draws one row of decisions per image and epoch."""
     each, seen = loader(7, chains=2, seed=3, stack=1), set()
     for epoch in range(3):
@@ -194,12 +187,12 @@ def test_the_change_of_an_image_is_a_function_of_its_number_and_the_epoch():
     assert len(seen) == 6
 
 
-def test_every_batch_of_every_epoch_and_chain_is_changed_differently():
+def test_every_batch_epoch_and_chain_is_changed_differently():
     versions = changes(12, chains=3)  # three epochs
     assert len(versions) == len(set(versions)) == 36
 
 
-def test_the_batches_of_a_chain_do_not_depend_on_the_number_of_chains():
+def test_batches_of_a_chain_do_not_depend_on_number_of_chains():
     two, four = (take(loader(chains=c), 4) for c in (2, 4))
     assert same(two, [(x[:2], y[:2]) for x, y in four])
 

@@ -404,7 +404,7 @@ def test_cyclical_settings_are_the_authors():
     assert instantiate(cfg.collect.keep).count(200 * 781) == 12
 
 
-def test_the_lightning_post_with_and_without_injected_noise_while_exploring():
+def test_lightning_post_with_and_without_noise_while_exploring():
     for name, exploring in (("cnn_csgmcmc", 1.0), ("cnn_csgmcmc_temp", 0.0)):
         cfg = configured(f"cifar10/{name}", 156_200)
         temperature = instantiate(cfg.schedule.temperature)

@@ -37,7 +37,7 @@ def module(folder: Path, **settings) -> ImageFolderDataModule:
     return ImageFolderDataModule(folder, **{"size": SIZE, "batch_size": 4, **settings})
 
 
-def test_images_are_cut_to_the_middle_and_normalised_by_the_training_images(folder):
+def test_images_are_cut_and_normalised_by_the_training_images(folder):
     data = module(folder)
     assert data.labels == ("cat", "dog") and data.num_data == 16 and data.input_shape == (3, SIZE, SIZE)
     assert data.overview.endswith("16 train, 4 test images of 2 classes, 8x8 pixels, in memory")
@@ -153,7 +153,7 @@ def test_a_folder_in_two_classes_is_refused(folder, tmp_path, link):
         module(copy)
 
 
-def test_hidden_folders_links_that_lead_back_and_pipes_are_no_images(folder, tmp_path):
+def test_hidden_folders_links_back_and_pipes_are_no_images(folder, tmp_path):
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     shutil.copytree(copy / "cat", copy / ".ipynb_checkpoints")
     (copy / "cat" / "again").symlink_to(copy / "cat", target_is_directory=True)

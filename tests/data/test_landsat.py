@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from importlib.resources import files
 
-import pytest
 import torch
 
 from bdl.data.landsat import CLASSES, LandsatDataModule, load_landsat
-from bdl.errors import ConfigError
 
 TRAIN_COUNTS = [1072, 479, 961, 415, 470, 1038]  # from sat.doc of the UCI repository
 TEST_COUNTS = [461, 224, 397, 211, 237, 470]
@@ -81,15 +79,3 @@ def test_loaders_give_batches_per_chain_or_one_for_all():
     x, y = next(iter(LandsatDataModule(batch_size=7).train_dataloader()))
     assert x.shape == (7, 36) and y.shape == (7,)
     assert LandsatDataModule().val_dataloader() == []
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.0])
-def test_a_fraction_out_of_range_is_refused(fraction):
-    with pytest.raises(ConfigError, match="val_fraction must be in"):
-        LandsatDataModule(val_fraction=fraction)
-
-
-@pytest.mark.parametrize("fraction, fold", [(0.0, 1), (0.25, 4), (0.25, -1)])
-def test_a_fold_out_of_range_is_refused(fraction, fold):
-    with pytest.raises(ConfigError, match=f"fold must be from 0 to 1 / data.val_fraction - 1, got {fold}"):
-        LandsatDataModule(val_fraction=fraction, fold=fold)

@@ -65,7 +65,7 @@ def test_rows_ahead_are_those_of_the_batches_over_epochs(chains, replacement, mo
 
 
 @pytest.mark.parametrize("chains", [None, 1, 3])
-def test_batches_of_all_items_keep_their_order_and_take_no_memory_for_chains(chains):
+def test_batches_of_all_items_keep_order_and_take_no_memory(chains):
     each = loader(N, chains=chains)
     (x, y), again = each.at(0, 0), each.at(5, 0)
     assert each.is_whole and torch.equal(x, again[0]) and torch.equal(y, again[1])
@@ -106,7 +106,7 @@ def test_every_chain_has_another_order():
     assert len({tuple(one) for one in y.tolist()}) == 4
 
 
-def test_the_batches_of_a_chain_do_not_depend_on_the_number_of_chains():
+def test_batches_of_a_chain_do_not_depend_on_number_of_chains():
     three, five = (next(iter(loader(chains=c)))[1] for c in (3, 5))
     assert torch.equal(three, five[:3])
 
@@ -211,11 +211,6 @@ def test_parts_that_do_not_fit_are_refused():
 def test_a_batch_that_does_not_fit_is_refused(size):
     with pytest.raises(ConfigError, match=f"between 1 and the {N} training items, got {size}"):
         loader(batch_size=size)
-
-
-def test_labels_that_do_not_match_are_refused():
-    with pytest.raises(ConfigError, match="3 inputs do not match 4 labels"):
-        TensorBatches(torch.zeros(3, 1), torch.zeros(4), 1)
 
 
 def test_slices_keep_the_order_and_the_short_last_batch():

@@ -54,7 +54,7 @@ def test_a_data_module_needs_no_more_than_training_batches():
     assert torch.equal(data.items("train", 3)[1], X[[0, 14, 29], :2])
 
 
-def test_another_lightning_data_module_gets_the_defaults_and_keeps_what_it_defines():
+def test_another_data_module_gets_defaults_and_keeps_its_own():
     plain = Classes()
     data = as_data_module(plain)
     assert isinstance(data, DataModule) and isinstance(data, Classes) and type(plain) is Classes

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from bdl.contrib.shift import SHIFTS, plasma
 from bdl.data import Normalise, Shift, TensorSlices
-from bdl.errors import ConfigError
 
 GREY = torch.full((40, 3, 32, 32), 128, dtype=torch.uint8)
 at = torch.arange(32.0)
@@ -94,14 +92,3 @@ def test_a_loader_is_shifted_before_it_is_normalised():
     loader = TensorSlices(IMAGES, torch.arange(40), transform=normalise)
     ((x, y),) = Shift("jpeg", 2).of(loader)
     assert torch.equal(x, normalise(Shift("jpeg", 2)(IMAGES))) and torch.equal(y, torch.arange(40))
-
-
-def test_bad_input_is_one_line():
-    with pytest.raises(ConfigError, match="frost is no shift: take one of gaussian_noise, "):
-        Shift("frost")
-    with pytest.raises(ConfigError, match="must be 1 to 5, got 6"):
-        Shift("fog", 6)
-    with pytest.raises(ConfigError, match=r"before they are normalised, got \(2, 3, 8, 8\) torch.float32"):
-        Shift("fog")(torch.zeros(2, 3, 8, 8))
-    with pytest.raises(ConfigError, match="in memory, such as data=cifar10, got a DataLoader"):
-        Shift("fog").of(DataLoader([1]))  # type: ignore[arg-type]

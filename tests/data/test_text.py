@@ -29,7 +29,7 @@ def text(tmp_path):
     return path, content
 
 
-def test_each_token_of_a_part_is_predicted_once_from_those_before_it(text):
+def test_each_token_is_predicted_once_from_those_before_it(text):
     path, content = text
     data = TextDataModule(path, context=8, test_fraction=0.2, val_fraction=0.25)
     joined = ""
@@ -43,7 +43,7 @@ def test_each_token_of_a_part_is_predicted_once_from_those_before_it(text):
     assert data.input_shape == (8,) and data.num_classes == len(set(content))
 
 
-def test_num_data_counts_tokens_and_the_energy_is_the_sum_over_all_of_them(text, tmp_path):
+def test_num_data_counts_tokens_and_the_energy_sums_over_them(text, tmp_path):
     """The energy of a state is -log p of every token; with N windows it would be a sixteenth of it."""
     data = TextDataModule(text[0], context=16, batch_size=10)
     x, y = data.tensors("train")
@@ -73,7 +73,7 @@ def test_n_may_count_items_or_their_elements_and_nothing_else(text, tmp_path, fa
             toys.trainer(tmp_path, 1).fit(module, datamodule=data)
 
 
-def test_a_folder_is_the_texts_of_its_files_in_the_order_of_their_names(tmp_path):
+def test_a_folder_is_texts_of_its_files_in_order_of_their_names(tmp_path):
     for name, content in (("b.txt", "later. " * 9), ("a.txt", "sooner. " * 9), ("c.md", "never")):
         (tmp_path / name).write_text(content)
     data = TextDataModule(tmp_path, context=4)

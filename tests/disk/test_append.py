@@ -36,7 +36,7 @@ def test_a_line_that_does_not_fit_leaves_nothing_and_fits_later(tmp_path):
     assert path.read_bytes() == FIRST + SECOND
 
 
-def test_half_a_line_of_a_killed_writer_is_cut_and_does_not_come_back(tmp_path):
+def test_half_a_line_of_a_killed_writer_is_cut_and_stays_away(tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(FIRST + SECOND[:30])
     assert in_child(lambda: append_line(path, SECOND), lambda: limited(80)).status == 70  # its StoreError

@@ -83,7 +83,7 @@ def test_a_path_that_leads_out_is_a_damaged_line(tmp_path, path):
 
 
 @pytest.mark.parametrize("cut", [1, 30, 150])
-def test_half_a_line_counts_as_not_written_and_the_next_writer_cuts_it(manifest, cut):
+def test_half_line_counts_as_not_written_and_next_writer_cuts_it(manifest, cut):
     before = manifest.path.read_bytes()
     manifest.path.write_bytes(before[:-cut])
     assert [entry.path for entry in again(manifest).entries()] == ["a", "b", "c"]
@@ -129,7 +129,7 @@ def test_a_file_is_read_as_it_was_written_or_refused(manifest):
         read_listed([manifest], "a")
 
 
-def test_a_kill_between_a_line_and_its_file_leaves_the_version_before(manifest):
+def test_a_kill_between_line_and_its_file_leaves_version_before(manifest):
     manifest.add("b", "text", 1, "0" * 64)  # and no rename
     assert read_listed([again(manifest)], "b") == b"4"
     (manifest.folder / "b").write_bytes(b"2")  # older still
@@ -146,7 +146,7 @@ def test_a_file_gets_its_name_after_its_line(manifest, monkeypatch):
     assert seen == [True] and not (manifest.folder / "d").exists()
 
 
-def test_cutting_removes_later_lines_and_the_files_that_only_they_list(manifest):
+def test_cutting_removes_later_lines_and_files_only_they_list(manifest):
     manifest.write("target", "target", b"shared by all stacks")
     before = manifest.entries()[:2]
     manifest.cut(2)

@@ -80,7 +80,7 @@ def test_an_owner_that_cannot_be_seen_is_never_robbed(lock, dead, place):
 @pytest.mark.parametrize(
     ("job", "restart", "dead"), [("c/7", 1, True), ("c/7", 2, False), ("c/8", 1, False), ("", 0, False)]
 )
-def test_a_job_that_slurm_starts_anew_takes_over_from_another_host(lock, monkeypatch, job, restart, dead):
+def test_job_that_slurm_starts_anew_takes_over_from_another_host(lock, monkeypatch, job, restart, dead):
     """SLURM starts job 7 of cluster c for the second time; it has ended what the job ran before."""
     there = write(lock, host="elsewhere", job=job, restart=restart)
     for name, value in {"JOB_ID": "7", "CLUSTER_NAME": "c", "RESTART_COUNT": "2"}.items():

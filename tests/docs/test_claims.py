@@ -178,7 +178,7 @@ def test_an_entry_speaks_of_its_text_alone(faults):
     assert faults(f"{SENTENCE}It takes 12 ms.", CLAIM) == ["page.md:2: 12 has no result: name it in page.toml"]
 
 
-def test_the_text_of_an_entry_has_line_breaks_and_gaps_of_the_page(faults):
+def test_the_text_of_an_entry_has_line_breaks_and_gaps_of_page(faults):
     text = SENTENCE.replace("NLL is", "NLL\n  is").replace(", R-hat", ", behind [a link](page.md), R-hat")
     assert faults(text, CLAIM) == []
     assert faults("0.230 ± 0.028 is low.", claim("… is low", result="run.json: spread(runs.nll) .3f")) == []

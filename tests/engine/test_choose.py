@@ -68,11 +68,11 @@ def test_networks_of_known_layers_are_recorded(net, on_a_device):
     ],
     ids=["dropout", "random slopes", "random colours", "attention's dropout", "a stranger's class", "a hook"],
 )
-def test_networks_that_may_differ_from_step_to_step_are_not_recorded(net, on_a_device):
+def test_networks_that_may_differ_between_steps_are_not_recorded(net, on_a_device):
     assert type(choose_gradient(bdl.ChainStack(net, 2, method="vmap"), NLL, graphs=True)) is Autograd
 
 
-def test_a_network_compiled_by_torch_and_an_unknown_loss_are_not_recorded(on_a_device):
+def test_torch_compiled_networks_and_unknown_losses_not_recorded(on_a_device):
     stack = bdl.ChainStack(ResNet(8), 1)
     assert type(choose_gradient(stack, nn.CrossEntropyLoss(), graphs=True)) is Autograd
     stack.compile(backend="eager")
@@ -85,7 +85,7 @@ def test_mixed_precision_is_autograds_also_for_an_mlp(on_a_device):
     assert not isinstance(choose_gradient(stack, NLL, graphs=True)._gradient, OnLeaves)
 
 
-def test_leaves_have_the_gradients_of_the_parameters_and_leave_these_alone():
+def test_leaves_have_the_gradients_and_leave_parameters_alone():
     stack = bdl.ChainStack(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.SiLU(), nn.Linear(4, 3)), 2)
     x, y = (t.view(2, 20, *t.shape[1:]) for t in toys.tensors())
     by_autograd = of_stack(stack, NLL)
@@ -121,7 +121,7 @@ def test_batch_norm_computes_in_single_precision_under_vmap(training, monkeypatc
     torch.testing.assert_close(torch.autograd.grad(outputs.square().sum(), x)[0], expected, atol=0.1, rtol=0.05)
 
 
-def test_norms_are_left_alone_where_they_compute_in_single_precision_by_themselves():
+def test_norms_that_compute_in_single_precision_are_left_alone():
     """On a CPU, without mixed precision, and in a network without them."""
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     with torch.autocast("cpu", torch.bfloat16):

@@ -154,7 +154,7 @@ def test_small_mlps_are_evaluated_by_the_compiled_code(by_library, items):
     torch.testing.assert_close(outputs.double(), expected, atol=300 * EPS, rtol=100 * EPS)
 
 
-def test_what_the_compiled_code_puts_out_for_an_item_depends_on_no_other(by_library):
+def test_compiled_outputs_of_an_item_depend_on_no_other(by_library):
     net = MLP((4, 7, 3))
     x, tensors = torch.randn(300, 4), random_tensors(net, 3)
     with torch.no_grad():
@@ -163,7 +163,7 @@ def test_what_the_compiled_code_puts_out_for_an_item_depends_on_no_other(by_libr
     assert torch.equal(part[0], outputs[1, 200:271]) and len(by_library) == 2
 
 
-def test_networks_in_the_buffer_of_a_sampler_are_evaluated_by_the_compiled_code(by_library):
+def test_networks_in_a_samplers_buffer_run_in_the_compiled_code(by_library):
     """The parameters of a chain are parts of one row there, so the networks of a stack do not lie one after another."""
     stack, x = bdl.ChainStack(MLP((4, 7, 3)), 3).eval(), torch.randn(300, 4)
     bdl.Sampler(stack.named_parameters(), bdl.SGHMC(), num_data=10, lr=0.1, chains=3)
@@ -176,7 +176,7 @@ def test_networks_in_the_buffer_of_a_sampler_are_evaluated_by_the_compiled_code(
 
 
 @pytest.mark.parametrize("case", ["two threads", "gradients", "float64", "GELU", "transposed", "bmm", "forbidden"])
-def test_what_the_compiled_code_does_not_run_is_evaluated_without_it(by_library, case, monkeypatch):
+def test_what_compiled_code_does_not_run_is_evaluated_without_it(by_library, case, monkeypatch):
     net = MLP((4, 7, 3), activation="gelu" if case == "GELU" else "tanh")
     tensors, x = random_tensors(net, 2), torch.randn(5, 4)
     if case == "two threads":

@@ -73,7 +73,7 @@ def normed() -> nn.Sequential:
 @pytest.mark.parametrize("loss", [NLL, nn.CrossEntropyLoss()], ids=repr)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("only", [None, "4.*", "[14].*"])
-def test_networks_in_turn_have_autograds_losses_gradients_buffers_and_random_numbers(only, shared, loss):
+def test_networks_in_turn_have_autograds_results_and_random_bits(only, shared, loss):
     results = []
     for form in (choose_gradient, of_stack):
         torch.manual_seed(0)
@@ -107,14 +107,14 @@ def test_networks_in_turn_name_the_parameters_without_a_gradient():
     assert list(gradient.idle) == [4, 5] and not out[2][0].any() and out[2][1].any() and not out[4].any()
 
 
-def test_sparse_gradients_of_networks_in_turn_are_refused_in_words():
+def test_sparse_gradients_of_networks_in_turn_are_refused():
     stack = bdl.ChainStack(nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.LayerNorm(3)), 2, shared=True)
     gradient = choose_gradient(stack, NLL)
     with pytest.raises(ConfigError, match="sparse=False"):
         gradient.write(torch.arange(5), torch.zeros(5).long(), [torch.empty_like(p) for p in gradient.params])
 
 
-def test_a_stack_whose_gradients_somebody_watches_is_left_to_autograd():
+def test_a_stack_whose_gradients_are_watched_is_left_to_autograd():
     stack = bdl.ChainStack(nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)), 2, shared=True)
     assert type(choose_gradient(stack, NLL)) is InTurn
     next(stack.parameters()).register_hook(lambda g: 2 * g)

@@ -35,7 +35,7 @@ class Doubles:
         return self.graphs.run(work, key, self.reads)
 
 
-def test_the_second_run_is_recorded_and_further_ones_launch_the_record():
+def test_second_run_is_recorded_and_further_ones_launch_record():
     double = Doubles()
     for k in range(5):
         assert double(torch.full((3,), float(k))).tolist() == [2.0 * k] * 3

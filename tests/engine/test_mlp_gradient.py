@@ -99,7 +99,7 @@ def test_batches_of_other_sizes_and_frozen_layers():
             torch.testing.assert_close(g, p.grad, rtol=1e-10, atol=1e-12)
 
 
-def test_autograd_hands_the_known_gradients_on_and_scales_them_by_chain():
+def test_autograd_hands_known_gradients_on_and_scales_by_chain():
     stack = bdl.ChainStack(MLP((6, 5, K)), C).double()
     gradient, x, y = gradient_of(stack), torch.randn(C, B, 6, dtype=D64), torch.randint(K, (C, B))
     scale = torch.tensor([1.0, 2.0, -0.5], dtype=D64)
@@ -134,7 +134,7 @@ def test_other_networks_are_left_to_autograd(net):
     assert isinstance(chosen(bdl.ChainStack(net, C)), Autograd | InTurn)
 
 
-def test_in_place_activations_that_need_their_input_are_left_to_autograd():
+def test_in_place_activations_that_need_inputs_go_to_autograd():
     assert isinstance(chosen(bdl.ChainStack(nn.Sequential(nn.Linear(6, 5), nn.SiLU(inplace=True)), C)), Autograd)
 
 
@@ -167,7 +167,7 @@ def test_the_method_that_the_user_chose_is_kept():
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_the_gradient_of_the_categorical_likelihood_is_exact_far_out(transposed):
+def test_the_gradient_of_categorical_likelihood_is_exact_far_out(transposed):
     """Logits of 1e4 neither overflow nor lose the gradient, in either layout of memory."""
     outputs = torch.tensor([[[0.0, 1e4, -1e4], [5.0, 5.0, 5.0]]], dtype=D64)
     if transposed:

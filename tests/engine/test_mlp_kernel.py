@@ -147,7 +147,7 @@ def test_targets_may_be_a_column_or_lie_in_another_order():
 
 
 @pytest.mark.parametrize("loss", LAWS, ids=repr)
-def test_a_number_that_is_no_number_reaches_the_loss_and_the_gradient(loss):
+def test_a_number_that_is_no_number_reaches_loss_and_gradient(loss):
     stack, g, views = in_buffer(network((7, 9, 4)), 3)
     x, _ = batch(3, 300, 7, 4)
     x[1, 290] = torch.nan
@@ -300,7 +300,7 @@ def test_a_copy_has_its_own_parameters():
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("activation", ["relu", "silu", "none"])
-def test_inputs_that_are_not_finite_show_in_the_loss_of_their_chain(activation, bad):
+def test_inputs_that_are_not_finite_show_in_loss_of_their_chain(activation, bad):
     stack, g, views = in_buffer(network((5, 4, 3), activation), 2)
     x, y = batch(2, 11, 5, 3)
     x[1, 10, 0] = bad

@@ -101,7 +101,7 @@ def assert_shared(stack: bdl.ChainStack, x: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("only, calls", [("blocks.2.*", [1, 1, 3]), ("blocks.0.*", [3, 3, 3]), ("head.*", [1, 1, 1])])
-def test_blocks_of_a_transformer_before_the_sampled_ones_run_once(only, calls):
+def test_blocks_of_a_transformer_before_sampled_ones_run_once(only, calls):
     stack = moved(bdl.ChainStack(gpt(), CHAINS, only=only, shared=True))
     stack(TOKENS)
     assert [block.calls for block in stack.net.blocks] == calls

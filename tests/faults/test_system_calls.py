@@ -60,7 +60,7 @@ def test_a_second_kill_while_it_goes_on_loses_nothing(whole, stopped, tmp_path, 
 
 @pytest.mark.parametrize("once", [False, True], ids=["stays full", "full once"])
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_disk_that_is_full_at_any_call_is_one_line_and_loses_nothing(whole, tmp_path, part, once, all_faults):
+def test_a_disk_full_at_any_call_is_one_line_and_loses_nothing(whole, tmp_path, part, once, all_faults):
     growing = [k for k, (what, _) in enumerate(whole.calls) if what in GROWS]
     numbers = chosen([whole.calls[k] for k in growing], 4, all_faults)[part::PARTS]
     for k in [growing[i] for i in numbers]:

@@ -39,7 +39,7 @@ def slow(seconds: float):
 # ---- two writers -----------------------------------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_refused_and_the_first_is_not_disturbed(whole, tmp_path):
+def test_a_second_writer_is_refused_and_first_is_not_disturbed(whole, tmp_path):
     folder = tmp_path / "run"
     first = start_child(training(folder), slow(0.02))
     until((folder / "samples" / "index-0.jsonl").exists, first)
@@ -132,7 +132,7 @@ def test_a_place_without_permission_is_one_line(locked):
     assert list(folder.iterdir()) == []
 
 
-def test_a_stopped_run_without_permission_is_one_line_and_goes_on_with_it(whole, locked):
+def test_stopped_run_without_permission_is_one_line_and_goes_on(whole, locked):
     folder = locked
     run = folder / "run"
     calls = recorded(training(run), run)
@@ -172,7 +172,7 @@ def test_an_ended_run_without_permission_can_be_read(whole, locked, tmp_path_fac
 
 
 @pytest.mark.parametrize("kind", ["ddp", "chains"])
-def test_a_lost_rank_ends_the_run_in_one_line_and_the_same_command_goes_on(tmp_path, kind):
+def test_lost_rank_ends_run_in_one_line_and_same_command_goes_on(tmp_path, kind):
     """The first rank kills the second one in the middle of its own writing."""
     options, lost = (
         (f"trainer={kind}", "trainer.accelerator=cpu", "trainer.devices=2", "sampler=sghmc"),

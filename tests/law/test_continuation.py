@@ -69,7 +69,7 @@ def test_few_chains_that_agree_by_chance_have_no_small_error():
     assert EnergyChange.of([found]).change.error > EnergyChange.of([found]).along / math.sqrt(CHAINS) * 0.999
 
 
-def test_the_sentence_names_the_hottest_direction_and_else_the_coldest():
+def test_the_sentence_names_hottest_direction_and_else_coldest():
     stays = EnergyChange(Measured(-3.0, 12.0), 2400.0, 40.0, 0.9, 40)
     fine = [DirectionTemperature("all", 1.02, 0.03), DirectionTemperature("0.weight", 1.3, 0.1)]
     assert Certificate(1.0, stays, 40.0, 46.0, fine).sentence() == (

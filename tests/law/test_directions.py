@@ -66,7 +66,7 @@ def test_every_direction_of_the_law_is_at_its_temperature(temperature):
     assert found["all"].error < 0.1  # it would see a tenth
 
 
-def test_a_law_whose_mean_is_right_and_whose_stiff_directions_are_hot_is_seen():
+def test_a_right_mean_with_hot_stiff_directions_is_seen():
     ratios = torch.tensor([4.0] * 3 + [0.2] * 3 + [0.4] * 6, dtype=torch.float64)
     ratios = ratios / ratios.mean()  # as a thermostat makes it
     found = measured(ratios)

@@ -54,7 +54,7 @@ def test_energy_and_gradient_are_those_of_all_the_data(batch_size):
         assert torch.allclose(g[c].double(), gradient, rtol=1e-3, atol=1e-3)
 
 
-def test_it_moves_nothing_of_the_network_and_takes_the_states_it_is_given():
+def test_it_leaves_the_network_alone_and_takes_the_given_states():
     net = mlp()
     before = copy.deepcopy(net.state_dict())
     potential = potential_of(net)
@@ -94,7 +94,7 @@ class Quadratic:
 
 
 @pytest.mark.parametrize(("heat", "falls"), [(1.0, False), (3.0, True)])
-def test_energy_falls_from_hot_states_and_rests_at_those_of_the_law(heat, falls):
+def test_energy_falls_from_hot_states_and_rests_at_those_of_law(heat, falls):
     chains, curvature = 64, torch.logspace(2, 0, 40, dtype=torch.float64)
     theta = (torch.randn(chains, 40, generator=RANDOM, dtype=torch.float64) * (heat / curvature).sqrt()).float()
     t, steepest = torch.ones(chains, dtype=torch.float64), torch.full((chains,), 100.0, dtype=torch.float64)

@@ -82,7 +82,7 @@ def test_the_hottest_direction_is_the_one_beyond_chance():
     assert not any(math.isnan(value) for value in m.values())
 
 
-def test_a_loader_of_one_batch_has_parts_that_tell_the_noisiest_directions(tmp_path):
+def test_a_loader_of_one_batch_tells_the_noisiest_directions(tmp_path):
     x, y = linear_problem()
     loader = DataLoader(TensorDataset(x, y), batch_size=N)
     report = bdl.Report({"test": [(x, y)], "train": loader})

@@ -106,7 +106,7 @@ def test_files_are_not_read_one_by_one_for_an_accelerator():
     ],
     ids=["Gaussian", "Laplace", "Student-t", "blocks", "variance"],
 )
-def test_what_has_a_number_per_coordinate_moves_with_the_parameters(settings, simulated):
+def test_what_has_a_number_per_coordinate_moves_with_parameters(settings, simulated):
     """Nothing is copied to the device in a step after the first, and the chain is that of the CPU at T = 0."""
     moved, stayed = (Steps(temperature=0.0, **settings).go(2) for _ in range(2))
     moved.stack.to("cuda")
@@ -119,7 +119,7 @@ def test_what_has_a_number_per_coordinate_moves_with_the_parameters(settings, si
     torch.testing.assert_close(moved.sampler.chain.theta.cpu(), stayed.go(3).sampler.chain.theta, atol=1e-5, rtol=1e-5)
 
 
-def test_a_chain_that_comes_back_to_a_device_does_not_repeat_its_noise(simulated):
+def test_a_chain_back_on_a_device_does_not_repeat_its_noise(simulated):
     """Device, CPU, device, by saved states. Without a new stream the third part would draw the noise of the first."""
     draws: list[Tensor] = []
     state, values = None, None
@@ -139,7 +139,7 @@ def test_a_chain_that_comes_back_to_a_device_does_not_repeat_its_noise(simulated
 
 
 @pytest.mark.parametrize("dynamics", [bdl.HMC(2), bdl.MCLMC()], ids=str)
-def test_a_kernel_with_gradients_of_other_parameters_is_told_before_anything_is_written(dynamics, simulated):
+def test_gradients_of_other_parameters_are_told_before_writing(dynamics, simulated):
     """The host does not look at the parameters before each step. A loaded state begins anew."""
     chain = Steps("cuda", dynamics).go(5)
     good, values = copy.deepcopy(chain.sampler.state_dict()), copy.deepcopy(chain.stack.state_dict())
@@ -190,7 +190,7 @@ class Reads(bdl.Gaussian):
 
 @pytest.mark.parametrize("loss", [bdl.CategoricalNLL(), nn.CrossEntropyLoss()], ids=["likelihood", "torch"])
 @pytest.mark.parametrize("kind", ["batches", "workers", "loader", "tokens"])
-def test_a_class_that_the_network_lacks_is_named_before_the_first_step(kind, loss, simulated, tmp_path, monkeypatch):
+def test_a_class_that_network_lacks_is_named_before_first_step(kind, loss, simulated, tmp_path, monkeypatch):
     """A GPU would tell it by an error of its driver in the first step; no step is made."""
     x, y = toys.tensors()
     y[7] = toys.K
@@ -214,12 +214,6 @@ def test_a_class_that_the_network_lacks_is_named_before_the_first_step(kind, los
 class Swapped(nn.Module):
     def forward(self, outputs):
         return outputs.movedim(-1, 1)
-
-
-def test_synchronised_batchnorm_with_several_chains_is_refused(tmp_path):
-    net = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(toys.D, 3), nn.BatchNorm1d(3)))
-    with pytest.raises(bdl.ConfigError, match="sync_batchnorm=true knows one network, and 3 chains"):
-        toys.trainer(tmp_path, 2).fit(toys.module(net, C), toys.batches(C))
 
 
 def test_parameters_in_parts_on_several_devices_are_refused():

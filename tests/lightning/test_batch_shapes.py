@@ -74,13 +74,6 @@ def test_elements_are_averaged_as_torch_averages_them(chains):
     torch.testing.assert_close(losses, expected[0] if chains is None else expected)
 
 
-def test_classes_on_another_axis_are_refused():
-    with pytest.raises(ConfigError, match="class_axis=-3"):
-        bdl.CategoricalNLL()(torch.randn(N, K, 2, 2), torch.zeros(N, 2, 2, dtype=torch.int64))
-    with pytest.raises(ConfigError, match="class_axis is counted from the end"):
-        bdl.CategoricalNLL(class_axis=1)
-
-
 @pytest.fixture(scope="module")
 def pixels(tmp_path_factory):
     """(folder, x, y, ModelAverage) of two chains of a network that classifies pixels, with torch's own loss."""
@@ -112,7 +105,7 @@ def test_pixels_are_predicted_and_scored_each_by_itself(pixels):
     assert log_p.shape[2] == int(counted.sum())
 
 
-def test_chains_on_a_dataloader_share_its_batches_with_one_warning(tmp_path):
+def test_chains_on_dataloader_share_its_batches_with_one_warning(tmp_path):
     loader = DataLoader(TensorDataset(*toys.tensors()), toys.BATCH)
     build = functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(0.5), num_data=toys.N, lr=0.1)
     module = bdl.BayesianModule(bdl.ChainStack(toys.MLP((3, 3)), 2), build)

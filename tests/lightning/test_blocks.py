@@ -229,7 +229,7 @@ def whole(tmp_path_factory) -> Run:
 
 
 @pytest.mark.parametrize("at", slow_where(lambda at: at in (7, 45), [7, 39, 45, 71]))
-def test_a_run_asked_to_stop_inside_a_block_stops_there_and_resumes(tmp_path, whole, at):
+def test_run_asked_to_stop_inside_block_stops_there_and_resumes(tmp_path, whole, at):
     """In an epoch, at the end of one, in the next one, and one step after a sample, which then awaits its energy."""
     stop = Seen(at)
     first = Run(tmp_path / "parts", CASES["weighted"], stop)

@@ -10,7 +10,7 @@ from test_blocks import Seen
 import bdl
 
 
-def test_a_lightning_that_counts_otherwise_makes_every_step_itself(tmp_path, monkeypatch):
+def test_lightning_that_counts_otherwise_makes_every_step_itself(tmp_path, monkeypatch):
     monkeypatch.delattr(progress._ReadyCompletedTracker, "increment_by")
     seen = Seen()
     with pytest.warns(bdl.BdlWarning, match="counts its steps otherwise .* every step returns to Lightning's loop"):

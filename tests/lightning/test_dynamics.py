@@ -61,7 +61,7 @@ def test_a_stack_has_per_example_gradients_per_chain(shared):
     assert not torch.allclose(rows[0], rows[1])
 
 
-def test_gradients_after_per_example_ones_are_still_those_of_the_batch():
+def test_gradients_after_per_example_ones_are_those_of_the_batch():
     """The extra pass must leave `.grad` unchanged."""
     module = toys.module(chains=2)
     x, y = toys.tensors()
@@ -70,13 +70,6 @@ def test_gradients_after_per_example_ones_are_still_those_of_the_batch():
     before = [p.grad.clone() for p in module.net.parameters()]
     module.per_example()
     assert all(torch.equal(a, p.grad) for a, p in zip(before, module.net.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("kernel", [bdl.HMC(2), bdl.MALA(), bdl.Metropolis()], ids=lambda k: type(k).__name__)
-def test_kernels_refuse_batches_that_are_not_all_the_data(tmp_path, kernel):
-    module = toys.module(dynamics=kernel)
-    with pytest.raises(bdl.ConfigError, match=f"{type(kernel).__name__} needs all the data.*batch_size = 10 of 40"):
-        toys.trainer(tmp_path, 3).fit(module, toys.batches())
 
 
 def test_a_kernel_reports_its_acceptance(tmp_path):
@@ -125,7 +118,7 @@ def test_target_json_says_that_a_thermostat_injects_noise(tmp_path):
     assert json.loads((tmp_path / "samples" / "target.json").read_text())["injects_noise"] is True
 
 
-def test_exchange_on_full_energies_swaps_more_often_than_on_batch_energies(tmp_path):
+def test_exchange_swaps_more_on_full_energies_than_on_batches(tmp_path):
     """Energies of 40 items, estimated from batches of 10, err by several nats, and the penalty for that leaves fewer
     swaps. Full energies need no penalty. Both runs are equal in all else."""
     rates = {}

@@ -11,7 +11,6 @@ import lightning as L
 import pytest
 import torch
 import toys
-from again import held_out
 from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor
 
@@ -91,7 +90,7 @@ def test_a_resumed_run_is_the_whole_run_and_trains_nothing(whole, tmp_path, monk
     assert files(tmp_path) == files(whole[0])
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_at_the_ensemble_on_disk(whole, tmp_path, monkeypatch):
+def test_a_run_without_a_checkpoint_begins_at_ensemble_on_disk(whole, tmp_path, monkeypatch):
     run(tmp_path, steps=2)
     for path in [*(tmp_path / "samples").iterdir(), *(tmp_path / "checkpoints").iterdir()]:
         path.unlink()
@@ -147,9 +146,3 @@ class Foreign(L.LightningDataModule):
 
     def val_dataloader(self):
         return []
-
-
-def test_it_needs_a_data_module(tmp_path):
-    trainer = toys.trainer(tmp_path, 2, [bdl.callbacks.EnsembleStart(START, tmp_path)])
-    with pytest.raises(bdl.ConfigError, match="EnsembleStart needs a data module"):
-        trainer.fit(toys.module(), held_out())

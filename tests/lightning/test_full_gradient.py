@@ -66,7 +66,7 @@ def test_recorded_kernels_follow_anchors_that_are_renewed(tmp_path, simulated, m
     assert torch.equal(recorded.sampler.chain.theta.cpu(), single.sampler.chain.theta.cpu())
 
 
-def test_an_anchor_is_renewed_after_two_passes_where_nobody_says_when(tmp_path):
+def test_an_anchor_is_renewed_after_two_passes_by_default(tmp_path):
     module = fit(tmp_path, 30, gradient="control")
     assert module.sampler.evaluation.every == 2 * toys.N // toys.BATCH
     text = module.sampler.explain()

@@ -86,7 +86,7 @@ def test_lr_falls_where_batches_heat_the_chains(tmp_path):
     assert float(run.sampler.t_eff.mean()) < 1.15
 
 
-def test_lr_falls_where_the_hottest_direction_is_hotter_than_promised(tmp_path):
+def test_lr_falls_where_a_direction_is_hotter_than_promised(tmp_path):
     """At lr 0.05 the mean over directions is cool. The trials saw the hottest at 1.1 T where the mean was a third."""
     ratio = float(Run(tmp_path / "plain", lr=0.05).sampler.noise_ratio.mean())
     assert 0 < ratio < 0.1
@@ -111,7 +111,7 @@ def test_chains_that_are_cool_and_at_rest_are_left_alone(tmp_path):
     assert run.promises.at_rest and run.promises.state_dict()["at_rest"]
 
 
-def test_what_the_user_gave_stays_and_a_line_says_what_is_not_kept(tmp_path):
+def test_what_user_gave_stays_and_a_line_says_what_is_not_kept(tmp_path):
     run = Run(tmp_path, lr=0.02, away=20.0, extends=False)
     assert run.keep == KEEP and len(run.lines) == 1
     assert run.lines[0].startswith(
@@ -131,7 +131,7 @@ def test_a_run_without_rest_says_so_and_keeps_its_last_third(tmp_path):
     assert len(run.records()) == 10
 
 
-def test_a_few_energies_of_all_the_data_are_read_where_they_cost_little(tmp_path):
+def test_a_few_full_energies_are_read_where_they_cost_little(tmp_path):
     """A tenth of the items in a batch: an evaluation costs 3.3 steps, so 2 % of 700 steps pay for 4, too few."""
     run = Run(tmp_path, Halt(BURN_IN))
     assert not run.promises._of_all_data and run.sampler.full_loss is not None
@@ -183,7 +183,7 @@ def test_lr_falls_where_a_rising_zeta_multiplies_the_gradient(tmp_path):
     assert 1.03 < kinetic_temperature(monitor, run) < 1.2
 
 
-def test_lr_falls_at_once_where_heat_comes_while_samples_are_kept(tmp_path):
+def test_lr_falls_at_once_when_heat_comes_while_samples_are_kept(tmp_path):
     """From 4.5 T to about 1.25 T; no sample is dropped, and the burn-in stays.
 
     The first readings mix with cooler ones, so lr may fall twice. Ten readings of 76 momenta have an error of 5 %, and
@@ -223,7 +223,7 @@ def test_momenta_of_chains_that_move_downhill_do_not_lower_lr(tmp_path):
     assert float(monitor.trace()["kinetic_temperature"][25:50].mean(1).max()) > 1.5
 
 
-def test_an_lr_that_was_given_stays_and_a_line_says_to_what_to_lower_it(tmp_path):
+def test_a_given_lr_stays_and_a_line_says_to_what_to_lower_it(tmp_path):
     run = Run(tmp_path, **gaussian(0.8, lowers=False))
     assert len(run.lines) == 1 and run.sampler.param_groups[0]["lr"] == 1.0
     assert run.lines[0].startswith("tune: a promise is not kept: at step 400 the kinetic temperature is ")

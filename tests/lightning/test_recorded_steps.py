@@ -40,7 +40,6 @@ class Case:
 
 RANGE = {"low": 0.0, "high": 120.0, "bins": 10}
 FROZEN = nn.Linear(toys.D, 5).requires_grad_(False)
-LAYERS = nn.Sequential(FROZEN, nn.GELU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 3))
 CASES = {
     "flat": Case(),
     "shared batches": Case(shared=True),
@@ -165,7 +164,7 @@ def test_what_a_graph_may_not_hold_is_made_step_by_step(case, options):
     assert not tapes.made
 
 
-def test_under_a_callback_that_sees_every_batch_nothing_is_recorded():
+def test_a_callback_that_sees_every_batch_prevents_recording():
     tapes = Tapes()
     assert differ(Run(CASES["flat"], tapes, EveryBatch()), Run(CASES["flat"], None)) == set()
     assert not tapes.made

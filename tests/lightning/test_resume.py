@@ -135,7 +135,7 @@ def test_a_new_process_ends_with_the_same_files(whole, tmp_path, steps):
 
 
 @pytest.mark.parametrize("steps", [9, 10])
-def test_a_checkpoint_that_the_user_saves_after_fit_can_be_resumed(whole, tmp_path, steps):
+def test_a_checkpoint_that_user_saves_after_fit_can_be_resumed(whole, tmp_path, steps):
     first, second = Run("plain", tmp_path), Run("plain", tmp_path)
     first.go(steps)
     first.trainer.save_checkpoint(tmp_path / "mine.ckpt")
@@ -227,7 +227,7 @@ def test_the_checkpoint_is_replaced_atomically(tmp_path):
     assert torch.load(run.checkpoint, weights_only=True)["global_step"] == 7
 
 
-def test_a_folder_that_was_moved_meanwhile_is_not_made_anew_for_a_checkpoint(tmp_path, monkeypatch):
+def test_a_moved_folder_is_not_made_again_for_a_checkpoint(tmp_path, monkeypatch):
     class Move(Callback):
         def on_train_batch_end(self, trainer, *_):
             if trainer.global_step == 7:  # between two checkpoints
@@ -280,13 +280,13 @@ def test_a_checkpoint_goes_straight_into_its_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
-def test_a_checkpoint_for_which_there_is_no_space_is_an_error_of_the_disk():
+def test_checkpoint_for_which_there_is_no_space_is_error_of_disk():
     with pytest.raises(OSError) as raised:
         Streamed().save_checkpoint({"weights": torch.randn(1000, 100)}, "/dev/full")
     assert raised.value.errno == errno.ENOSPC
 
 
-def test_a_new_run_in_a_used_folder_needs_overwrite_and_starts_a_new_index(tmp_path):
+def test_a_new_run_in_used_folder_needs_overwrite_and_new_index(tmp_path):
     toys.sample(tmp_path, 12, EveryStep(0, 3))
     with pytest.raises(bdl.ConfigError, match="holds samples already"):
         toys.sample(tmp_path, 6, EveryStep(0, 3))

@@ -84,7 +84,7 @@ def test_on_a_cpu_the_host_writes(tmp_path, writes):
     assert seen.threads == {threading.current_thread()}
 
 
-def test_the_chain_goes_on_while_a_sample_is_written_and_memory_is_bounded(simulated, tmp_path, writes):
+def test_the_chain_goes_on_during_writing_and_memory_is_bounded(simulated, tmp_path, writes):
     """The first write ends once the third sample waits for room: the chain is at least four steps ahead by then."""
     room, ahead = threading.Event(), []
     original = sample_writer.Background._wait
@@ -102,7 +102,7 @@ def test_the_chain_goes_on_while_a_sample_is_written_and_memory_is_bounded(simul
     assert ahead and len(bdl.SampleStore(tmp_path).records()) == 4
 
 
-def test_a_checkpoint_lists_the_samples_that_the_thread_still_writes(simulated, tmp_path, writes, monkeypatch):
+def test_a_checkpoint_lists_the_samples_that_thread_still_writes(simulated, tmp_path, writes, monkeypatch):
     """The second sample, that of step 4, takes its time in step 5, after which the checkpoint is made."""
     writes(n2=lambda: time.sleep(0.3))
     states: list[dict[str, Any]] = []
@@ -121,7 +121,7 @@ def full() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3, 6])
-def test_an_error_of_the_thread_ends_the_run_and_leaves_the_samples_before(simulated, tmp_path, writes, number):
+def test_an_error_of_thread_ends_run_and_leaves_samples_before(simulated, tmp_path, writes, number):
     """Also that of the last sample, which is written after the last step."""
     writes(**{f"n{number}": full})
     with pytest.raises(StoreError, match="^cannot write: No space left on device$"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 import toys
@@ -48,22 +46,12 @@ def test_logits_of_one_sign_and_likelihoods_of_numbers_pass():
     refuse_misfit(lambda outputs, y: outputs.mean(), torch.ones(5, 1), torch.zeros(5))
 
 
-def test_a_call_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path):
+def test_a_call_killed_before_its_first_checkpoint_begins_again(tmp_path):
     """What a kill leaves: samples, the settings of the call, and no checkpoint."""
     made = call(tmp_path, toys.plain(), None, Y, keep=EveryStep(0, 1)).samples
     (tmp_path / "checkpoints" / "last.ckpt").unlink()
     again = call(tmp_path, toys.plain(), None, Y, keep=EveryStep(0, 1))
     assert again.samples == made == 4
-
-
-def test_the_folder_of_another_call_says_what_differs(tmp_path):
-    call(tmp_path, toys.plain(), None, Y)
-    with pytest.raises(ConfigError, match=r"holds another run: lr was 0.01 there, and is 0.02 now; give another run_d"):
-        call(tmp_path, toys.plain(), None, Y, lr=0.02)
-    with pytest.raises(ConfigError, match=r"dynamics.friction was 0.1 there, and is 0.5 now"):
-        call(tmp_path, toys.plain(), None, Y, dynamics=bdl.SGHMC(0.5))
-    assert call(tmp_path, toys.plain(), None, Y, steps=6).samples > 0  # more steps extend a run
-    assert json.loads((tmp_path / "checkpoints" / "call.json").read_text())["lr"] == 0.01
 
 
 def test_a_refused_call_does_not_bind_the_next_one(tmp_path):

@@ -57,7 +57,7 @@ class Unseen(Run):
 
 @pytest.mark.filterwarnings("ignore::bdl.BdlWarning")
 @pytest.mark.parametrize("name", slow_where(SAME_WAY.__contains__, CASES))
-def test_walks_leave_the_files_and_the_checkpoint_of_single_steps(tmp_path, walked, name):
+def test_walks_leave_the_files_and_checkpoint_of_single_steps(tmp_path, walked, name):
     walks = Unseen(tmp_path / "a", CASES[name])
     steps = sum(walked)
     single = Unseen(tmp_path / "b", CASES[name], EveryBatch())
@@ -84,7 +84,7 @@ STOPS = [(name, at) for name in ("sghmc", "sgnht", "mclmc") for at in (7, 39, 45
 
 
 @pytest.mark.parametrize("name, at", slow_where(lambda name, at: name != "sghmc" and at != 45, STOPS))
-def test_a_run_that_stops_where_another_walks_on_resumes_to_the_byte(tmp_path, walked, name, at):
+def test_a_run_that_stops_where_another_walks_on_resumes_to_byte(tmp_path, walked, name, at):
     whole = Unseen(tmp_path / "whole", CASES[name])
     first = Unseen(tmp_path / "parts", CASES[name], Stops(at))
     assert 1 < first.trainer.global_step < STEPS
@@ -109,7 +109,7 @@ class Spoils(bdl.callbacks.StepCallback):
             pl_module.sampler.chain.theta[1, 3] = torch.nan
 
 
-def test_a_gradient_that_is_not_finite_is_named_as_by_a_single_step(tmp_path, walked):
+def test_gradient_that_is_not_finite_is_named_as_by_single_step(tmp_path, walked):
     """A huge input, which a chain meets in the middle of a walk, makes its gradient infinite."""
     said, (x, y) = [], toys.tensors()
     x[17] = 1e38
@@ -121,7 +121,7 @@ def test_a_gradient_that_is_not_finite_is_named_as_by_a_single_step(tmp_path, wa
     assert said[0] == said[1] and sum(walked) > 0
 
 
-def test_a_chain_that_diverges_in_a_walk_is_dropped_as_in_a_single_step(tmp_path, walked):
+def test_divergence_in_a_walk_drops_a_chain_as_in_a_single_step(tmp_path, walked):
     left = []
     for callbacks in ((Spoils(20),), (Spoils(20), EveryBatch())):
         module, trainer = toys.module(chains=3, on_divergence="drop"), toys.trainer(tmp_path, 60, callbacks)
@@ -133,7 +133,7 @@ def test_a_chain_that_diverges_in_a_walk_is_dropped_as_in_a_single_step(tmp_path
     assert sum(walked) > 20
 
 
-def test_noise_drawn_for_steps_that_a_walk_did_not_make_is_drawn_again(tmp_path, walked):
+def test_noise_drawn_for_steps_walk_did_not_make_is_drawn_again(tmp_path, walked):
     """One chain of three meets the infinite input among its first 12 items, in the middle of a walk, and is dropped."""
     left, (x, y) = [], toys.tensors()
     orders = [toys.batches(3, 1).rows_ahead(40)[:, c, 0].tolist() for c in range(3)]

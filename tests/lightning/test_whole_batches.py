@@ -28,7 +28,7 @@ def trained(batch_size: int, dropout: float = 0.0, loader: Any = None, accumulat
     return module.sampler
 
 
-def test_whole_batches_have_no_noise_although_the_gradient_changes_along_the_chain():
+def test_whole_batches_are_noiseless_though_the_gradient_changes():
     sampler = trained(40)
     assert sampler.batch_noise.variance.mean() > 0  # what the motion of θ would be taken for
     assert sampler.noise_ratio.tolist() == [0.0, 0.0]

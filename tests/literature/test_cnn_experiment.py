@@ -37,7 +37,7 @@ def run(seed: int = 0, cycles: list[int] = CYCLES, draws: int = 0) -> Run:
     return Run(100, seed, "abacus", 5.0, follow(along(probabilities(draws), cycles), LABELS), {})
 
 
-def test_the_history_has_every_state_and_the_averages_of_their_probabilities():
+def test_the_history_has_every_state_and_its_averages():
     probs = probabilities()
     history = follow(along(probs), LABELS)
     assert (history.steps, history.cycles) == ([10, 20, 30, 40, 50], CYCLES)

@@ -101,7 +101,7 @@ def test_processes_give_the_results_of_one():
         assert all(torch.equal(one[m.name][1], two[m.name][1]) for m in METHODS)
 
 
-def test_log_psi_is_linear_between_the_centres_of_the_bins_and_above_them():
+def test_log_psi_is_linear_between_centres_and_above_them():
     edges, log_psi = np.array([1.0, 3.0, 5.0, 7.0]), np.array([-4.0, -1.0, 0.0])  # centres 2, 4, 6
     u = np.array([0.0, 2.0, 3.0, 5.5, 9.0])
     assert log_psi_at(u, log_psi, edges) == pytest.approx([-4.0, -4.0, -2.5, -0.25, 1.5])

@@ -52,7 +52,7 @@ def test_the_code_runs_with_its_own_zeta_for_ten_bins():
     assert ten.isfinite().all() and not torch.equal(ten, run_code(job, 100, phase))
 
 
-def test_the_form_of_the_code_has_an_empty_bin_below_the_lowest_energy():
+def test_the_form_of_code_has_an_empty_bin_below_lowest_energy():
     settings = PUBLISHED["powell"]
     h = log_form(settings).init(torch.zeros(1, dtype=D64))
     assert h.edges is not None and h.edges[0, :2].tolist() == [-2, 0] and h.bins == 100
@@ -71,7 +71,7 @@ def test_verdicts(ratio: float, success: float, words: str):
     assert verdict(ratio, success) == words
 
 
-def test_the_listing_is_the_mixture_of_the_symmetric_parts_without_normalisation():
+def test_the_listing_mixes_the_symmetric_parts_unnormalised():
     """Precisions (S⁻¹ + S⁻ᵀ) / 2 = diag(10, 1) / 10.81 and 10 / 100.81; weights ∝ |S|^½ undo the missing |S|^-½."""
     covariances = [[[1.081, 0], [0, 10.81]], [[10.081, 0], [0, 10.081]]]
     weights = [math.sqrt(1.081 * 10.81), 10.081]
@@ -82,7 +82,7 @@ def test_the_listing_is_the_mixture_of_the_symmetric_parts_without_normalisation
     torch.testing.assert_close(Listing().grad(x), gradient(law, x))
 
 
-def test_the_listings_draws_have_the_covariance_of_the_lower_triangles():
+def test_the_listings_draws_have_covariance_of_lower_triangles():
     """Five standard errors, of 100,000 draws a mode."""
     draws = listing_draws(200_000, torch.Generator().manual_seed(0)).unflatten(0, (2, -1))
     for x, s in zip(draws, ([[1, -0.9], [-0.9, 10]], [[10, 0.9], [0.9, 10]]), strict=True):
@@ -91,7 +91,7 @@ def test_the_listings_draws_have_the_covariance_of_the_lower_triangles():
 
 
 @pytest.mark.parametrize("law, span, low", [(NORMAL, (-9, 9), 0.0), (MIXTURE, (-11, 10), 1.4)])
-def test_narrow_bins_at_low_energies_bring_the_fixed_point_closer_to_the_cdf(law, span, low):
+def test_narrow_low_bins_bring_the_fixed_point_closer_to_the_cdf(law, span, low):
     exact = integrate(law, *span, 20_000)
     gaps = []
     for edges in (np.array(alike(low, low + 5)), np.array(narrow_below(low, low + 5))):

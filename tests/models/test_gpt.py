@@ -37,10 +37,3 @@ def test_chains_are_the_networks_one_by_one(method):
         one.load_state_dict({name: tensor[c] for name, tensor in stack.net.state_dict().items()})
         torch.testing.assert_close(outputs[c], one(TOKENS))
     assert not torch.allclose(outputs[0], outputs[1])
-
-
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(bdl.ConfigError, match="width must be a multiple of model.heads, got 10 and 4"):
-        GPT(11, 8, width=10)
-    with pytest.raises(bdl.ConfigError, match="9 tokens are more than the model's context of 8"):
-        GPT(11, 8)(torch.zeros(1, 9, dtype=torch.int64))

@@ -32,7 +32,7 @@ def model():
 
 def adapted(net, **config):
     pytest.importorskip("peft")
-    return bdl.contrib.language.lora(net, r=2, lora_alpha=4, target_modules=["q_lin", "v_lin"], **config)
+    return bdl.models.lora(net, r=2, lora_alpha=4, target_modules=["q_lin", "v_lin"], **config)
 
 
 def test_adapters_start_at_the_network_and_leave_it_alone():
@@ -88,11 +88,11 @@ def test_adapters_of_the_upper_layer_share_the_layers_below(monkeypatch):
 
 def test_layers_that_are_not_there_are_refused():
     with pytest.raises(bdl.ConfigError, match="peft refuses these adapters: .*query"):
-        bdl.contrib.language.lora(nn.Sequential(nn.Linear(2, 2)), r=2, target_modules=["query"])
+        bdl.models.lora(nn.Sequential(nn.Linear(2, 2)), r=2, target_modules=["query"])
 
 
 def test_a_missing_peft_is_one_line(monkeypatch):
     module = sys.modules["bdl.contrib.language.lora"]
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "peft" else importlib.util.find_spec(name))
     with pytest.raises(bdl.ConfigError, match=r"needs the package peft: pip install 'bdl\[lora\]'"):
-        bdl.contrib.language.lora(nn.Linear(2, 2), r=1)
+        bdl.models.lora(nn.Linear(2, 2), r=1)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from bdl.errors import ConfigError
 from bdl.models import CNN, MLP, FilterResponseNorm, ResNet, WideResNet
 
 
@@ -27,12 +26,6 @@ def test_mlp_drops_out_between_layers_and_not_after_the_output():
 
 def test_mlp_without_hidden_layers_is_linear():
     assert [type(m) for m in MLP((4, 2), dropout=0.5)] == [nn.Linear]
-
-
-@pytest.mark.parametrize(("arguments", "message"), [(((3, 2), "tan"), "unknown activation 'tan'"), (((3,),), "sizes")])
-def test_mlp_refuses_what_it_cannot_build(arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        MLP(*arguments)
 
 
 def test_resnet20_has_the_parameters_of_he_et_al():
@@ -91,7 +84,7 @@ def test_wide_blocks_normalise_before_they_convolve():
         assert torch.equal(block(x), expected)
 
 
-def test_wide_resnet_drops_out_between_the_convolutions_of_a_block():
+def test_wide_resnet_drops_out_between_convolutions_of_a_block():
     net = WideResNet(10, 1, dropout=0.5)
     torch.manual_seed(0)
     for block in net.blocks:
@@ -99,14 +92,6 @@ def test_wide_resnet_drops_out_between_the_convolutions_of_a_block():
     x = torch.randn(2, 16, 8, 8)
     assert not torch.equal(net.blocks[0](x), net.blocks[0](x))
     assert torch.equal(net.eval().blocks[0](x), net.eval().blocks[0](x))
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"depth": 17}, {"depth": 4}, {"width": 0}, {"norm": "layer"}, {"activation": "tanh"}]
-)
-def test_wide_resnet_refuses_what_it_cannot_build(wrong):
-    with pytest.raises(ConfigError, match=str(next(iter(wrong.values())))):
-        WideResNet(**wrong)
 
 
 @pytest.mark.parametrize("net", [ResNet(8), WideResNet(10, 1)], ids=lambda net: type(net).__name__)
@@ -128,24 +113,12 @@ def test_resnet_maps_images_to_logits(norm, shortcut):
     assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
 
-def test_shortcut_a_takes_every_second_pixel_and_pads_channels_with_zeros():
+def test_shortcut_a_takes_every_second_pixel_and_pads_with_zeros():
     block = ResNet(8).blocks[1]
     x = torch.randn(1, 16, 8, 8)
     expected = torch.zeros(1, 32, 4, 4)
     expected[:, 8:24] = x[:, :, ::2, ::2]
     assert torch.equal(block.shortcut(x), expected)
-
-
-@pytest.mark.parametrize("depth", [2, 7, 21])
-def test_resnet_refuses_another_depth(depth):
-    with pytest.raises(ConfigError, match=f"6n \\+ 2 .*got {depth}"):
-        ResNet(depth)
-
-
-@pytest.mark.parametrize("wrong", [{"norm": "layer"}, {"shortcut": "C"}, {"activation": "tanh"}])
-def test_resnet_refuses_another_option(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong.values()))):
-        ResNet(8, **wrong)
 
 
 def test_filter_response_norm_is_its_formula():
@@ -166,7 +139,7 @@ def test_filter_response_norm_leaves_no_buffers():
     assert len(list(ResNet(8).buffers())) == 3 * 7
 
 
-def test_reset_parameters_draws_new_weights_and_resets_statistics():
+def test_reset_parameters_draws_weights_and_resets_statistics():
     net = ResNet(8)
     before = net.conv.weight.clone()
     net.blocks[0].norm1.running_mean += 1

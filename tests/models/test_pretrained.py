@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_the_logits_are_those_of_the_saved_model_and_no_random_stream_moves(folder):
+def test_logits_are_of_the_saved_model_and_no_stream_moves(folder):
     import transformers
 
     stream = torch.get_rng_state()
@@ -43,14 +43,14 @@ def test_the_logits_are_those_of_the_saved_model_and_no_random_stream_moves(fold
 def test_adapters_share_the_memory_of_the_model(folder):
     pytest.importorskip("peft")
     net = pretrained(folder)
-    part = bdl.contrib.language.lora(net, r=2, target_modules=["c_attn"])
+    part = bdl.models.lora(net, r=2, target_modules=["c_attn"])
     of_net = {p.data_ptr() for p in net.parameters()}
     body = {p.data_ptr() for n, p in part.named_parameters() if "lora_" not in n}
     assert body == of_net and all(p.requires_grad for p in net.parameters())
     torch.testing.assert_close(part.eval()(TOKENS), net.eval()(TOKENS))
 
 
-def test_a_run_samples_the_adapters_of_a_text_and_leaves_the_body_alone(folder, tmp_path):
+def test_a_run_samples_adapters_of_a_text_and_leaves_body_alone(folder, tmp_path):
     """From the command line: model=hf_lora over data=text. Only adapters are in the samples, and they move."""
     pytest.importorskip("peft")
     (tmp_path / "t.txt").write_text("abcdefghij klmnopq" * 30)

@@ -61,7 +61,7 @@ def test_temperature_scaling_is_a_row_of_scores():
     assert scores["bma_scaled/accuracy"] == test.metrics()["bma/accuracy"]
 
 
-def test_what_cannot_be_fitted_or_judged_is_refused_before_anything_is_sampled():
+def test_what_cannot_be_fitted_is_refused_before_sampling():
     conformal, temperature = CalibrationRequest("conformal", 0.9), CalibrationRequest("temperature")
     conformal.check("logits", True, True, 9)
     with pytest.raises(ConfigError, match="at least 9 validation items, and there are 8"):

@@ -54,7 +54,7 @@ def test_labels_are_scaled_as_two_classes():
     torch.testing.assert_close(scaling(prediction), (logits / scaling.temperature).sigmoid(), atol=1e-5, rtol=1e-4)
 
 
-def test_certain_and_wrong_predictions_keep_the_temperature_finite():
+def test_certain_and_wrong_predictions_keep_temperature_finite():
     scaling = TemperatureScaling.fit(classes(torch.eye(3)), torch.tensor([1, 2, 0]))
     assert math.isfinite(scaling.temperature) and scaling(classes(torch.eye(3))).isfinite().all()
 
@@ -70,7 +70,7 @@ def test_conformal_thresholds_are_the_higher_empirical_quantiles():
 
 
 @pytest.mark.parametrize("level", slow_where(lambda level: level == 0.5, [0.5, 0.9]))
-def test_coverage_is_the_promised_one_although_the_predictions_are_wrong(level):
+def test_coverage_is_as_promised_although_predictions_are_wrong(level):
     """Between level and level + 1/(n + 1) on average over 100 fits on n = 20 items; four standard errors."""
     generator, n, new, fits = torch.Generator().manual_seed(3), 20, 200, 100
     in_sets, in_intervals = [], []

@@ -35,7 +35,7 @@ def test_an_average_worse_than_one_sample_is_called_bad():
     ]  # fmt: skip
 
 
-def test_an_average_of_numbers_is_judged_by_its_rmse_and_its_nll_may_be_negative():
+def test_numbers_are_judged_by_rmse_and_nll_may_be_negative():
     def average(nll: float, rmse: float) -> str:
         one = {"test__one_sample__nll": -1.0, "test__one_sample__rmse": 0.2}
         return level("Average", **one, test__bma__nll=nll, test__bma__rmse=rmse)
@@ -59,7 +59,7 @@ def test_intervals_are_judged_by_the_calibration_of_quantiles():
     ("low", "frozen", "expected"),
     [(-5.0, True, "ok"), (-5.0, False, "look"), (1.0, True, "look")],
 )
-def test_bins_that_miss_the_energies_and_a_psi_that_still_changes(low, frozen, expected):
+def test_bins_that_miss_energies_and_a_psi_that_still_changes(low, frozen, expected):
     energies = np.random.default_rng(0).normal(size=1000)
     h = EnergyHistogram(np.linspace(low, 6, 11), np.zeros(10), energies, 1.0, 1.0, frozen=frozen)
     assert next(c.level for c in checks({}, h) if c.name == "Energy bins") == expected
@@ -86,6 +86,6 @@ def test_the_least_swap_rate_is_judged(lowest: float, expected: str):
     assert level("Swap rates", swap_rate__0=0.5, swap_rate__1=lowest) == expected
 
 
-def test_samplers_without_acceptance_or_swaps_are_not_judged_by_them():
+def test_samplers_without_acceptance_or_swaps_skip_their_checks():
     names = {c.name for c in checks({"temperature": 1.0})}
     assert not names & {"Acceptance", "Swap rates"}

@@ -30,14 +30,14 @@ def test_each_score_is_that_of_scikit_learn(classes):
     assert means["auc"] == pytest.approx(np.mean(each))
 
 
-def test_a_class_that_nobody_has_or_predicts_is_left_out_of_the_means():
+def test_class_that_nobody_has_or_predicts_is_left_out_of_means():
     probs = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.6, 0.4, 0.0]])
     scores = ClassScores.of(probs, torch.tensor([0, 1, 1]))
     assert torch.isnan(scores.recall[2]) and torch.isnan(scores.auc[2]) and torch.isnan(scores.iou[2])
     assert scores.means() == {"balanced_accuracy": 0.75, "mean_iou": 0.5, "auc": 1.0}
 
 
-def test_they_are_metrics_of_the_average_and_mean_iou_of_pixels_alone():
+def test_they_score_the_average_and_mean_iou_only_pixels():
     y = torch.tensor([0, 1, 1, 0])
     logits = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
     for pixels in (False, True):

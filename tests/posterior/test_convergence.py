@@ -16,7 +16,7 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("chains", slow_where(lambda chains: chains != 4, [2, 4, 16]))
-def test_twice_the_error_bounds_that_of_the_average_in_95_of_100_runs(chains):
+def test_twice_the_error_bounds_the_average_in_95_of_100_runs(chains):
     """Each item is a run of its own here: 4,000 runs, whose share inside has the standard error .0034."""
     averages = normal(chains, 4000, 1)
     inside = [
@@ -26,7 +26,7 @@ def test_twice_the_error_bounds_that_of_the_average_in_95_of_100_runs(chains):
     assert np.mean(inside) == pytest.approx(0.95, abs=4 * 0.0034)
 
 
-def test_errors_are_counted_in_units_of_the_scale_and_the_worst_part_of_an_item_counts():
+def test_errors_are_in_units_of_scale_and_the_worst_part_counts():
     averages = normal(8, 100, 3)
     plain, half = (
         repeat_error(averages, 1.0, averages[:1]),
@@ -65,7 +65,7 @@ def test_slow_chains_count_in_the_average_as_much_as_fast_ones():
     assert found["ess/within"] / found["ess/min"] < 2
 
 
-def test_a_drift_is_measured_in_standard_deviations_and_in_standard_errors():
+def test_drift_is_measured_in_deviations_and_in_standard_errors():
     draws, energies = normal(4, 400, 1), 3 * normal(4, 400, seed=1)
     assert abs(mixing(draws, energies)["energy/drift_t"]) < 5.8  # 99 % of Student's law with 3 degrees of freedom
     energies[:, 200:] -= 6

@@ -48,12 +48,12 @@ def constant_nll(likelihood: bdl.Likelihood, y: torch.Tensor, seen: torch.Tensor
     ],
     ids=["classes", "labels", "numbers", "counts"],
 )
-def test_a_constant_predicts_the_shares_or_the_moments_of_what_it_has_seen(likelihood, y, expected):
+def test_constant_predicts_shares_or_moments_of_what_it_has_seen(likelihood, y, expected):
     seen = y.repeat(10_000, *[1] * (y.ndim - 1))
     assert constant_nll(likelihood, y, seen) == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_constant_gains_nothing_from_the_very_y_on_which_it_is_scored():
+def test_a_constant_gains_nothing_on_the_y_it_has_seen():
     """Over 4,000 sets of 8 items; the entropy of a set is too small by about 1/16 for classes and 2/16 for numbers."""
     coins, numbers = (randn(4000, 8) > 0).long(), randn(4000, 8)
     for likelihood, sets, entropy in (
@@ -68,7 +68,7 @@ def test_a_constant_gains_nothing_from_the_very_y_on_which_it_is_scored():
     )
 
 
-def test_the_claim_of_an_average_is_the_gain_that_its_own_probabilities_promise():
+def test_an_average_claims_the_gain_its_probabilities_promise():
     y, logits = torch.arange(400) % 2, torch.zeros(400, 2)
     logits[torch.arange(400), y] = 2.0
     made = evaluated(bdl.CategoricalNLL(), y, logits.expand(2, 4, 400, 2))
@@ -91,7 +91,7 @@ def test_features_are_linear_in_the_outputs():
     assert values.shape == (4, 6, 200)
 
 
-def test_errors_count_in_residuals_where_these_are_smaller_than_the_predictions_are_wide():
+def test_errors_count_in_residuals_where_these_are_the_smaller():
     means = 9.0 * randn(200, 4, 300, 1)
     right = evaluated(bdl.GaussianNLL(1.0), 9.0 * randn(300), means).repeat_error()
     narrow = evaluated(bdl.GaussianNLL(1.0), randn(300), means).repeat_error()
@@ -108,7 +108,7 @@ def test_a_probability_moves_by_one_at_most():
     assert made.repeat_error() == {"mcse/most": 0.5, "mcse/worst": 0.5}
 
 
-def test_counts_that_spread_wider_than_poisson_are_negative_binomial():
+def test_counts_wider_than_poisson_are_negative_binomial():
     torch.manual_seed(0)
     y = SPREAD.sample((20_000,))
     expected = float(-SPREAD.log_prob(y).mean())
@@ -127,7 +127,7 @@ def test_modes_on_either_side_of_y_are_seen_in_the_means():
 
 
 @pytest.mark.parametrize("chains", [1, 4])
-def test_the_error_of_numbers_is_in_standard_deviations_of_the_predictions(chains):
+def test_the_error_of_numbers_is_in_deviations_of_predictions(chains):
     means = 2.0 * randn(200, chains, 30, 2)
     made = evaluated(bdl.GaussianNLL(1.0), math.sqrt(5) * randn(30, 2), means)
     # The std of a prediction is √(1 + 4), the standard error of its mean 2/√draws; some t for 4 chains

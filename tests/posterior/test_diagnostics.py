@@ -89,7 +89,7 @@ def test_one_chain_has_an_ess_but_no_rhat():
     assert np.isnan(rhat(x)).all() and np.isfinite(ess(x)).all()
 
 
-def test_constant_chains_of_different_values_have_an_infinite_rhat():
+def test_constant_chains_of_different_values_have_infinite_rhat():
     x = np.broadcast_to(np.arange(3.0)[:, None, None], (3, 10, 1))
     assert rhat(x)[0] == math.inf
 

@@ -68,7 +68,7 @@ def test_the_divergence_is_that_of_torch_distributions():
     torch.testing.assert_close(found[0] - found[1], wanted[0] - wanted[1], rtol=1e-4, atol=1e-4)
 
 
-def test_the_divergence_of_a_mixture_is_that_of_torch_distributions():
+def test_divergence_of_a_mixture_is_that_of_torch_distributions():
     """Log densities of the student against MixtureSameFamily, those of the teacher against its own log density."""
     *_, numbers = predictions()
     torch.manual_seed(2)
@@ -81,7 +81,7 @@ def test_the_divergence_of_a_mixture_is_that_of_torch_distributions():
     torch.testing.assert_close(kind.divergence(out, kind.lesson(numbers)).double(), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_a_student_with_a_component_for_each_network_can_be_the_average():
+def test_student_with_component_for_each_network_can_be_average():
     torch.manual_seed(1)
     outputs = torch.randn(2, 6, 4)
     from bdl.posterior.prediction import prediction_of
@@ -231,7 +231,7 @@ def test_rows_are_crossed_column_by_column():
     assert set(counts) == {1, 2}
 
 
-def test_large_tables_have_one_crossing_for_a_row_and_images_and_tokens_none(monkeypatch):
+def test_large_tables_have_one_crossing_a_row_images_have_none(monkeypatch):
     monkeypatch.setattr("bdl.contrib.distillation.training.MADE", 100)
     every = bdl.Distillation(mixtures=1, crossings=12)
     assert len(every.lessons(torch.randn(40, 3))[0]) == 40 + 36 + 2 * 36
@@ -240,7 +240,7 @@ def test_large_tables_have_one_crossing_for_a_row_and_images_and_tokens_none(mon
     assert len(every.lessons(torch.zeros(40, 3).long())[0]) == 40
 
 
-def test_the_outputs_of_a_student_of_numbers_say_how_many_components_it_has():
+def test_the_outputs_of_a_student_say_how_many_components_it_has():
     law = bdl.GaussianNLL(1.0)
     for width, shares, components in ((4, 0, 1), (6, 2, 1), (12, 0, 3), (14, 2, 3)):
         assert outputs_for(law, (1, 2), (1, width)) == ValueOutputs(width, shares, components)

@@ -20,7 +20,7 @@ def test_multiplier_is_the_slope_of_log_psi():
     assert above[0] != 1 and (above == above[0]).all()
 
 
-def test_log_psi_is_linear_between_centres_and_constant_outside_under_contour():
+def test_log_psi_is_linear_inside_and_constant_outside():
     rng = np.random.default_rng(1)
     h = EnergyHistogram(
         np.linspace(-3, 5, 9), rng.normal(size=8), np.ones(1), zeta=1.0, temperature=1.0, cumulative=False
@@ -29,7 +29,7 @@ def test_log_psi_is_linear_between_centres_and_constant_outside_under_contour():
     np.testing.assert_allclose(h.log_psi_at(u), np.interp(u, h.centres, h.log_psi), rtol=1e-12, atol=1e-12)
 
 
-def test_multiplier_at_the_edges_is_that_of_the_segments_between_centres():
+def test_multiplier_at_edges_is_that_of_segments_between_centres():
     h = EnergyHistogram(np.linspace(0, 4, 5), np.array([0.0, 1.0, 3.0, 2.0]), np.ones(1), zeta=2.0, temperature=0.5)
     np.testing.assert_allclose(h.multiplier_at(h.edges), [1, 2, 3, 0, 0])
 

@@ -86,19 +86,19 @@ def test_a_posterior_that_is_worse_than_its_start_is_amber():
     assert lines == [f"{COMMAND} tune=auto tune.temperature=true", f"{COMMAND} sampler.prior.precision=learned"]
 
 
-def test_worse_than_the_start_means_beyond_the_error_of_the_difference_item_by_item():
+def test_worse_than_the_start_means_beyond_error_item_by_item():
     assert of(test__start__nll=0.185).outcome == "prior does not fit"
     assert of(test__start__nll=0.185, test__start__gain_se=0.01).outcome == "trust"
     assert of(test__start__nll=0.195, test__start__gain_se=0.001).outcome == "trust"  # 0.005 nats do no harm
 
 
-def test_a_start_that_predicts_better_is_no_verdict_on_the_prior_where_the_law_is_another():
+def test_a_better_start_is_no_verdict_on_prior_of_another_law():
     judged = of(**HOT, test__start__nll=0.114)
     assert judged.outcome == "another temperature"
     assert next(c for c in judged.notes if c.name == "Average against the start").level == "look"
 
 
-def test_red_is_left_for_divergence_and_for_what_is_worse_than_a_constant():
+def test_red_is_for_divergence_and_for_worse_than_a_constant():
     diverged = of(train__draw__nll=9.0, train__constant__nll=1.6)
     worse = of(test__bma__nll=1.9, test__constant__gain_se=0.02)
     for judged in (diverged, worse):

@@ -188,7 +188,7 @@ def test_an_index_is_made_whole_again_by_the_manifest(store, path, damage):
 
 
 @pytest.mark.parametrize("damage", LOST)
-def test_an_index_that_lacks_lines_is_refused_and_nothing_is_removed(store, path, damage):
+def test_index_that_lacks_lines_is_refused_and_nothing_removed(store, path, damage):
     last_hash = known(store)
     path.write_bytes(b"".join(LOST[damage](path.read_bytes().splitlines(keepends=True))))
     before = listing(store)
@@ -233,7 +233,7 @@ def test_a_damaged_line_of_the_manifest_cuts_the_chain_there(store):
 
 
 @pytest.mark.parametrize("line", range(len(STEPS)))
-def test_a_resume_needs_the_lines_that_its_checkpoint_knows_and_no_later_one(store, line):
+def test_a_resume_needs_the_lines_its_checkpoint_knows(store, line):
     last_hash, path = known(store), store.manifest(0).path
     damaged(path, line)
     if line < KEPT:
@@ -267,7 +267,7 @@ def test_the_lines_of_a_written_sample_need_no_other_line(store, monkeypatch):
     assert asdict(SampleStore(store.run_dir).records()[-1]) == asdict(written)
 
 
-def test_one_number_expanded_over_one_chain_is_written_as_any_other(tmp_path):
+def test_one_number_expanded_over_chain_is_written_as_any_other(tmp_path):
     """Its stride is 0, and it is contiguous nevertheless."""
     store, count = SampleStore(tmp_path), torch.tensor(7).expand(1)
     assert count.stride() == (0,) and count.is_contiguous()

@@ -37,7 +37,7 @@ def test_every_form_of_inputs_gives_the_same_prediction(posterior, form):
     torch.testing.assert_close(posterior.moments(FORMS[form](x))[0], posterior.moments(x)[0])
 
 
-def test_whole_numbers_are_numbers_unless_the_network_looks_them_up(posterior, tmp_path):
+def test_whole_numbers_are_numbers_unless_network_looks_them_up(posterior, tmp_path):
     whole = X.round()
     expected = posterior.predict(whole).probs
     for form in (whole.int().numpy(), whole.int().tolist(), pd.DataFrame(whole.short().numpy())):
@@ -70,7 +70,7 @@ def test_unfit_inputs_get_one_line(posterior, data, words):
     assert "\n" not in str(error.value)
 
 
-def test_a_loss_whose_meaning_depends_on_the_outputs_refuses_unfit_inputs_too(run):
+def test_a_loss_that_depends_on_outputs_refuses_unfit_inputs_too(run):
     with pytest.raises(ConfigError, match="does not take the inputs"):
         bdl.Posterior.load(run, toys.plain(), likelihood=nn.CrossEntropyLoss()).predict(torch.zeros(4, 5))
 
@@ -88,7 +88,7 @@ def test_the_table_of_a_run_on_a_table_is_encoded_first(tmp_path):
             posterior.predict(table)
 
 
-def test_an_error_of_the_network_itself_is_not_blamed_on_the_inputs(posterior, monkeypatch):
+def test_an_error_of_the_network_itself_is_not_blamed_on_inputs(posterior, monkeypatch):
     """Here batches of more than one item fail, for a reason that has nothing to do with their shape."""
 
     def fail(*args, **kwargs):

@@ -29,7 +29,7 @@ def coldest(t: float, error: float) -> Verdict:
     return of(temperature__directions__coldest=t, temperature__directions__coldest_se=error)
 
 
-def test_a_law_at_t_in_every_direction_is_trusted_and_the_means_are_shown_only():
+def test_a_law_at_t_in_every_direction_is_trusted():
     judged = of()
     assert judged.outcome == "trust"
     means = [c for c in judged.notes if c.name in ("Kinetic temperature", "T_eff (mean over directions)")]
@@ -56,7 +56,7 @@ def test_a_direction_is_hot_only_beyond_its_error(t, error, outcome):
     assert hottest(t, error).outcome == outcome
 
 
-def test_the_noisiest_directions_have_to_be_known_where_they_were_measured():
+def test_the_noisiest_directions_must_be_known_where_measured():
     """The hottest of many directions may be a sum over all weights, whose error is small."""
     noisiest = {"temperature__direction__noise_1": 1.1, "temperature__direction__noise_1_se": 0.4}
     assert of(**noisiest).outcome == "not known"
@@ -87,7 +87,7 @@ def test_temperatures_of_directions_count_over_t():
     assert verdict(GOOD | AT_T | cold | {"temperature/directions/hottest": 0.2}).outcome == "another temperature"
 
 
-def test_a_hot_direction_of_an_energy_that_still_falls_is_a_slope():
+def test_a_hot_direction_of_energy_that_still_falls_is_a_slope():
     judged = hottest(5.0, 0.5, energy__drift=-0.8, energy__drift_t=-9.0)
     assert judged.outcome == "not at rest"
 
@@ -115,7 +115,7 @@ def test_the_energy_after_an_exact_continuation(change, error, chains, outcome, 
     assert judged.outcome == outcome and words in judged.line
 
 
-def test_an_energy_that_spreads_too_far_is_heat_where_no_direction_was_measured():
+def test_a_wide_energy_is_heat_where_no_direction_was_measured():
     unmeasured = {k: None for k in AT_T if "directions" in k} | {"temperature/thermostat": 0.0}
     wide = unmeasured | {"energy/along": 208.0, "energy/gaussian": 46.0}
     judged = verdict(GOOD | AT_T | wide)
@@ -124,7 +124,7 @@ def test_an_energy_that_spreads_too_far_is_heat_where_no_direction_was_measured(
     assert of(energy__along=208.0).outcome == "not at rest"  # all directions have T
 
 
-def test_directions_and_energies_of_a_weighted_distribution_do_not_judge():
+def test_weighted_directions_and_energies_do_not_judge():
     weights = {"weight_ess": 400.0, "weights_biased": 0.0, "temperature/thermostat": 0.0, "ess/min": 1900.0}
     law = {"temperature/directions/hottest": 9.0, "energy/along": 300.0, "energy/continuation": -400.0}
     assert verdict(GOOD | AT_T | weights | law).outcome == "trust"

@@ -51,7 +51,7 @@ def test_against_loops_over_items(k):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_certain_predictions_reach_the_ends_of_the_ranges_and_stay_finite(dtype):
+def test_certain_predictions_reach_the_ends_and_stay_finite(dtype):
     sure = torch.eye(3, dtype=dtype)
     wrong = classification_metrics(sure, torch.tensor([1, 2, 0]))
     assert wrong["nll"] == pytest.approx(-math.log(torch.finfo(dtype).tiny), rel=1e-6)
@@ -60,7 +60,7 @@ def test_certain_predictions_reach_the_ends_of_the_ranges_and_stay_finite(dtype)
     assert (right["accuracy"], right["nll"], right["brier"], right["ece"]) == (1, 0, 0, 0)
 
 
-def test_an_average_that_rounds_above_one_is_not_taken_for_logits():
+def test_average_that_rounds_above_one_is_not_taken_for_logits():
     probs = torch.eye(4)[torch.arange(8) % 4] * (1 + 1e-6)
     assert classification_metrics(probs, torch.arange(8) % 4)["ece"] == pytest.approx(0, abs=1e-6)
 
@@ -80,7 +80,7 @@ def test_mismatched_input_gets_a_clear_error(probs, labels, words):
         classification_metrics(probs, labels)
 
 
-def test_uncertainty_of_two_networks_that_are_sure_of_different_classes_is_all_epistemic():
+def test_networks_sure_of_different_classes_are_all_epistemic():
     each = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])  # (samples, n, K)
     parts = uncertainty(each.mean(0), torch.special.entr(each).sum(-1).mean(0))
     assert parts["total"].item() == pytest.approx(math.log(2))

@@ -32,7 +32,7 @@ def test_detection_is_that_of_scikit_learn(ties):
 
 
 @pytest.mark.parametrize("strange", [20, 40, 100, 980, 1000])
-def test_the_threshold_finds_95_percent_where_20_divides_the_number_of_strange_items(strange):
+def test_the_threshold_finds_95_percent_where_20_divides(strange):
     """Every strange item has a score of its own, between two of the data: one item more is one false alarm more."""
     inside, outside = torch.arange(0.0, strange), torch.arange(0.5, strange)
     missed = strange // 20

@@ -88,7 +88,7 @@ def probabilities(posterior, net):
     return torch.stack(each).mean(0)
 
 
-def test_the_frozen_part_lies_in_the_memory_of_the_network_and_follows_nobody_who_writes_there(tmp_path):
+def test_the_frozen_part_lies_in_the_networks_memory_unchanged(tmp_path):
     """A large body is there once. What is written to the network later reaches neither predictions nor modules."""
     net = network()
     fit(bayesian(bdl.ChainStack(net, 2, only="head.*", shared=True)), tmp_path)
@@ -180,7 +180,7 @@ def test_a_module_of_ones_own_keeps_its_frozen_part_in_eval_mode(tmp_path):
     assert bdl.Posterior.load(tmp_path, module, likelihood=bdl.CategoricalNLL()).predict(X).probs.shape == (60, 3)
 
 
-def test_a_frozen_part_that_trains_has_its_buffers_in_the_samples(tmp_path):
+def test_a_frozen_part_that_trains_has_its_buffers_in_samples(tmp_path):
     module = fit(Own("head.*", frozen="train"), tmp_path)
     assert module.backbone[1].training
     assert held(tmp_path) == HEAD | {f"backbone.1.{k}" for k in ("running_mean", "running_var", "num_batches_tracked")}
@@ -242,7 +242,7 @@ def test_a_plain_loop_in_eval_mode_keeps_the_part_alone(tmp_path):
     assert held(tmp_path) == HEAD
 
 
-def test_a_plain_loop_in_train_mode_keeps_the_statistics_that_change(tmp_path):
+def test_a_plain_loop_in_train_mode_keeps_statistics_that_change(tmp_path):
     step = appended(tmp_path, network().train())
     step(), step()
     assert {"head.weight", "body.1.running_mean"} < held(tmp_path)
@@ -279,7 +279,7 @@ def test_runs_with_other_frozen_parts_are_not_merged(tmp_path):
         bdl.Posterior.load([tmp_path / "a", tmp_path / "b"], Net())
 
 
-def test_a_network_of_another_part_is_refused_by_its_first_tensor(tmp_path):
+def test_network_of_another_part_is_refused_by_its_first_tensor(tmp_path):
     appended(tmp_path, network().eval())()
     other = Net()
     other.head = nn.Linear(6, 4)

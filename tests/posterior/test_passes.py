@@ -65,7 +65,7 @@ class FromDisk:
         yield from TensorSlices(X, VALUES, batch_size=10)
 
 
-def test_data_of_somebody_else_are_read_by_the_callers_thread_alone(regression, monkeypatch):
+def test_data_of_somebody_else_are_read_by_callers_thread_alone(regression, monkeypatch):
     posterior, used = bdl.Posterior.load(*regression[:2]), []
     monkeypatch.setattr(passes, "ahead", lambda items: used.append(1) or ahead(items))
     loader = FromDisk()
@@ -169,7 +169,7 @@ def test_items_below_the_bound_are_evaluated_together(regression, monkeypatch):
 @pytest.mark.parametrize(
     ("likelihood", "chains"), [(bdl.GaussianNLL(0.5), 1), (bdl.GaussianNLL(0.5), 3), (bdl.PoissonNLL(), 3)], ids=repr
 )
-def test_joined_slices_equal_the_whole_to_rounding_in_double_precision(likelihood, chains):
+def test_joined_slices_equal_the_whole_in_double_precision(likelihood, chains):
     """The same outputs for both. CRPS of laws that are not normal is an estimate from 1,000 draws, which differ.
 
     Its standard error is at most that of E|Y - y| with one error for all items: sqrt(E(Y - y)² / 1000).
@@ -224,7 +224,7 @@ def test_a_sample_that_vanishes_between_two_slices_is_refused(regression, monkey
 
 
 @pytest.mark.parametrize("size", [7, 40])
-def test_items_that_are_not_finite_are_counted_among_all_in_one_warning(regression, monkeypatch, size):
+def test_items_that_are_not_finite_are_counted_in_one_warning(regression, monkeypatch, size):
     """One is in another slice than the others, and infinities of both signs are in one batch."""
     monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", size * PER_ITEM)
     x = X.clone()

@@ -92,7 +92,7 @@ def share(draws: tuple[list[Record], np.ndarray], psi_of: list[int] | None) -> t
     return mean, math.sqrt(residual.var(ddof=1) / CHAINS)
 
 
-def test_the_weights_of_chains_that_share_psi_lead_back_to_the_law(draws):
+def test_the_weights_of_chains_that_share_psi_lead_back_to_law(draws):
     mean, error = share(draws, [0] * CHAINS)
     assert abs(mean - 0.25) < 4 * error and error < 0.015
     alone, _ = share(draws, None)

@@ -169,7 +169,7 @@ def test_groups_of_files_are_dropped_once_used(posterior, monkeypatch, use, file
 
 
 @pytest.mark.parametrize("kind", ["uniform", "step_size"])
-def test_a_cached_posterior_reads_no_file_and_gives_the_same_to_the_bit(run, monkeypatch, kind):
+def test_a_cached_posterior_reads_no_file_and_gives_same_to_bit(run, monkeypatch, kind):
     streamed = bdl.Posterior.load(run, toys.plain())
     cached = bdl.Posterior.load(run, toys.plain()).cache()
     expected, metrics = streamed.predict(X, kind), streamed.evaluate(TensorSlices(X, Y)).metrics()

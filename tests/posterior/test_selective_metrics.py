@@ -11,7 +11,7 @@ from bdl.posterior.metrics import adaptive_ece, brier_parts, classification_metr
 
 
 @pytest.mark.parametrize(("n", "k"), [(500, 2), (503, 6), (7, 3)])
-def test_adaptive_ece_against_a_loop_over_bins_of_equally_many_items(n, k):
+def test_adaptive_ece_against_a_loop_over_equal_bins(n, k):
     probs, labels = draw(n, k)
     p, y = probs.numpy(), labels.numpy()
     order = np.argsort(p.max(1), kind="stable")
@@ -68,7 +68,7 @@ def test_items_of_equal_confidence_share_their_errors():
         torch.testing.assert_close(risk_coverage(probs, torch.tensor(labels)), expected)
 
 
-def test_nothing_is_covered_where_the_surest_item_is_wrong_and_all_where_none_is():
+def test_nothing_is_covered_where_the_surest_item_is_wrong():
     probs = torch.tensor([[0.9, 0.1], [0.8, 0.2]])
     assert classification_metrics(probs, torch.tensor([1, 1]))["coverage_at_5_risk"] == 0
     assert classification_metrics(probs, torch.tensor([0, 0]))["coverage_at_5_risk"] == 1

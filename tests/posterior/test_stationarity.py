@@ -38,7 +38,7 @@ def test_what_does_not_move_is_left_alone(chains, count, slow):
     assert shares("drift/mean_most", 0.3, runs) > 0.9 and shares("slow/waves", 0.3, runs) == 1
 
 
-def test_a_drift_of_one_direction_is_seen_in_4000_draws_and_its_size_is_measured():
+def test_a_drift_of_one_direction_is_seen_in_4000_draws():
     """.3 standard deviations along one of 8 directions are .3/√8 = .106 of an item, root mean square."""
     runs = []
     for seed in range(RUNS):
@@ -91,7 +91,7 @@ def test_rounding_of_float32_is_no_slow_direction(dtype, offset):
         assert stationarity(kept)["slow/waves"] > 0.6
 
 
-def test_an_output_that_moves_by_rounding_alone_is_no_slow_direction():
+def test_an_output_that_moves_by_rounding_is_no_slow_direction():
     """It is 1,000 in two chains, and the next float32 in the others. The control moves 1,000 times as far."""
     outputs = items(draws(0), 0)
     for step, slow in ((2**-14, False), (2**-4, True)):

@@ -197,7 +197,7 @@ def swap_content(run: Path, tensors: dict[str, torch.Tensor] | None) -> Path:
 
 
 @pytest.mark.parametrize("words", ["is no safetensors file", "holds NaN"])
-def test_a_bad_file_with_the_right_checksum_is_named_and_left_out(run, words):
+def test_a_bad_file_with_right_checksum_is_named_and_left_out(run, words):
     store = SampleStore(run)
     tensors = {name: torch.full_like(t, torch.nan) for name, t in store.read(store.records()[1]).items()}
     bad = swap_content(run, None if "safetensors" in words else tensors)
@@ -330,7 +330,7 @@ def test_the_file_is_there_before_its_index_line(store, monkeypatch):
 
 
 @pytest.mark.parametrize("about", [None, {"unit": 'nats, "ψ"\t\x1f'}], ids=["tensors", "with words"])
-def test_a_file_in_parts_is_what_the_library_makes_and_copies_no_tensor(tmp_path, about):
+def test_a_file_in_parts_is_as_the_librarys_and_copies_no_tensor(tmp_path, about):
     """Names with signs that JSON escapes or not, tensors of several types, without axes and without numbers."""
     tensors = {
         "z.weight": torch.randn(3, 2), "größe": torch.arange(5), 'a"b\\c': torch.tensor(True), "a": torch.zeros(0, 4),
@@ -507,7 +507,7 @@ HEADERS = {
 }
 
 
-def test_a_tensor_that_is_held_already_takes_no_memory_and_others_are_read(tmp_path, monkeypatch):
+def test_a_tensor_held_already_takes_no_memory(tmp_path, monkeypatch):
     """They are compared piece by piece. Equal numbers of other bytes, such as -0.0, are read too."""
     monkeypatch.setattr("bdl.posterior.tensors.CHUNK_OF_FILE", 16)
     tensors = {"a": torch.arange(11.0), "b": torch.zeros(2, 5), "c": torch.tensor([True, False]), "d": torch.empty(0)}
@@ -530,7 +530,7 @@ def test_a_tensor_that_is_held_already_takes_no_memory_and_others_are_read(tmp_p
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_files_of_another_format_are_refused_before_memory_is_taken(tmp_path, name):
+def test_another_format_is_refused_before_memory_is_taken(tmp_path, name):
     path, data = tmp_path / "a.safetensors", damaged_header(HEADERS[name])
     path.write_bytes(data)
     if name == "whole":

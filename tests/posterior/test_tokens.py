@@ -46,7 +46,7 @@ def test_perplexity_and_entropies_are_those_of_the_prediction(run):
     assert float(evaluation.uncertainty["epistemic"].max()) > 1e-4
 
 
-def test_the_text_of_a_report_is_the_test_text_and_its_darkest_token_the_most_uncertain(run):
+def test_text_of_a_report_has_its_darkest_token_most_uncertain(run):
     data, posterior = run
     evaluation = posterior.evaluate(data.test_dataloader())
     words = coloured(evaluation, data.pieces)

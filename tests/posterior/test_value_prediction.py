@@ -180,7 +180,7 @@ def test_quantiles_in_the_tails(q):
     torch.testing.assert_close(reached, torch.full((N, K), 1e-6, dtype=D64), rtol=2e-3, atol=0)
 
 
-def test_quantiles_of_counts_beyond_the_whole_numbers_of_a_double_end():
+def test_quantiles_of_counts_beyond_whole_numbers_of_double_end():
     """At a rate of exp(60) neighbouring doubles are 2**34 apart, and the law is exp(30) wide."""
     outputs = StoredOutputs()
     outputs.add(torch.full((1, 1, 1), 60.0))
@@ -195,7 +195,7 @@ def test_a_scale_of_zero_is_a_point_to_crps():
     assert float(crps) == pytest.approx(2.5 - 0.25)  # E|Y - 3| - E|Y - Y'| / 2
 
 
-def test_one_item_that_needs_all_pairs_does_not_change_the_others():
+def test_one_item_that_needs_all_pairs_does_not_change_others():
     """The second item has scales of .01 to 1, which the quadrature of 40 networks cannot resolve."""
     random = torch.Generator().manual_seed(0)
     means = torch.randn(40, 3, generator=random)
@@ -331,7 +331,7 @@ def outputs_of_all(folder, net) -> torch.Tensor:
     return torch.stack(each).detach().unflatten(0, (-1, 2))
 
 
-def test_a_run_predicts_numbers_with_the_likelihood_it_was_sampled_with(regression):
+def test_a_run_predicts_numbers_with_its_own_likelihood(regression):
     folder, net, _ = regression
     outputs = outputs_of_all(folder, net).flatten(0, 1).double()
     prediction = bdl.Posterior.load(folder, net).predict(X)
@@ -477,7 +477,7 @@ class Own(toys.L.LightningModule):
     ],
     ids=["unknown", "labels", "columns", "nan"],
 )
-def test_an_average_that_cannot_be_is_refused_before_the_first_step(tmp_path, likelihood, y, words):
+def test_an_average_that_cannot_be_is_refused_before_first_step(tmp_path, likelihood, y, words):
     average = bdl.ModelAverage(EveryStep(1000, 2), TensorSlices(X, y), likelihood=likelihood)
     with pytest.raises(ConfigError, match=words):
         toys.trainer(tmp_path, 2, [average]).fit(Own(), bdl.data.TensorBatches(X, y, 10))

@@ -72,7 +72,7 @@ def test_two_modes_half_a_standard_deviation_apart():
     assert judged.outcome == "not mixing" and "stays in its own part of the target" in judged.line
 
 
-def test_modes_that_every_run_averages_alike_pass_the_first_question_only():
+def test_modes_that_all_runs_average_pass_first_question_only():
     judged = verdict(measured(probabilities(40, 100, apart=0.5)))
     assert judged.outcome == "ensemble over modes"
     assert "another run predicts the same, but the weights of the modes are not known" in judged.line
@@ -106,7 +106,7 @@ def test_accuracy_at_chance():
     assert judged.outcome == "not known" and "no better than a constant" in judged.line
 
 
-def test_few_items_neither_condemn_nor_hide_an_average_that_is_worse_than_a_constant():
+def test_few_items_neither_condemn_nor_hide_a_worse_average():
     worse = {"test__bma__nll": 1.9, "test__constant__gain_se": 0.2, "test__constant__claim": 0.15}
     assert of(**worse, test__items=5).outcome == "trust"
     assert of(**worse, test__items=40).outcome == "trust"  # 1.5 standard errors
@@ -115,12 +115,12 @@ def test_few_items_neither_condemn_nor_hide_an_average_that_is_worse_than_a_cons
     assert of(**worse | {"test__constant__claim": 0.001}, test__items=40).outcome == "not known"  # it claims nothing
 
 
-def test_an_average_is_compared_with_the_constant_that_has_seen_the_test_data():
+def test_an_average_meets_the_constant_that_has_seen_test_data():
     assert of(test__bma__nll=1.58, test__constant__least=1.57).outcome == "not known"
     assert of(test__bma__nll=1.55, test__constant__least=1.57).outcome == "trust"
 
 
-def test_networks_that_are_sure_of_themselves_have_not_diverged_where_their_average_is_right():
+def test_sure_networks_have_not_diverged_where_average_is_right():
     assert of(test__draw__nll=9.0).outcome == "trust"
     assert of(test__draw__nll=9.0, test__bma__nll=1.7).outcome == "broken"
     assert of(test__draw__nll=9.0, test__bma__nll=1.7, test__items=3).outcome == "trust"
@@ -184,7 +184,7 @@ def test_a_report_does_not_say_both_raise_lr_and_lower_lr():
     assert "lower lr" in heated and "raise lr" not in heated
 
 
-def test_divergence_by_level_on_the_training_set_where_there_is_one():
+def test_divergence_by_level_on_training_set_where_there_is_one():
     assert "diverged" in of(train__draw__nll=9.0, train__constant__nll=1.6).line
     assert of(test__draw__nll=9.0, train__draw__nll=0.3, train__constant__nll=1.6).outcome == "trust"  # overfitted
     assert of(temperature=10.0, t_eff=10, kinetic_temperature=10, configurational_temperature=10,
@@ -273,12 +273,12 @@ def test_the_worst_finding_decides():
         (dict(ess__tail_min=0.0), "more samples"),
     ],
 )
-def test_an_effective_sample_size_of_0_has_no_number_of_samples_that_would_do(changes, outcome):
+def test_effective_sample_size_of_0_names_no_number_of_samples(changes, outcome):
     judged = of(**changes)
     assert judged.outcome == outcome and math.isnan(judged.needed) and "samples in all" not in judged.line
 
 
-def test_predictions_that_are_infinitely_wider_than_the_residuals():
+def test_predictions_that_are_infinitely_wider_than_residuals():
     judged = of(mcse__unit=0.0)
     assert judged.outcome == "not known" and judged.decisive.name == "Width against residuals"
 
@@ -304,7 +304,7 @@ def test_a_count_of_samples_does_not_move_away_with_the_budget():
     ("each", "draws", "outcome"),
     [(4.0, 250, "not at rest"), (9.0, 250, "not at rest"), (4.0, 10, "more samples"), (12.0, 250, "not mixing")],
 )
-def test_modes_are_named_only_where_each_chain_alone_has_moved_enough(each, draws, outcome):
+def test_modes_are_named_only_where_each_chain_has_moved_enough(each, draws, outcome):
     """The chains disagree in all four: by slow chains, by slow chains, by few draws, and by modes."""
     slow = dict(chains=8, samples=8 * draws, ess__within=8 * each, ess__min=8.5, ess__tail_min=9.0, rhat__max=1.9)
     assert of(**slow, mcse__most=0.06).outcome == outcome

@@ -54,7 +54,7 @@ def test_importance_weights_are_psi_to_the_zeta(weighted):
     assert (0, records[-1].step) not in weights.by_key  # it has no batch energy
 
 
-def test_importance_weights_are_biased_if_batch_noise_exceeds_the_spread_of_energy(weighted):
+def test_importance_weights_are_biased_if_batch_noise_is_large(weighted):
     posterior = bdl.Posterior.load(weighted, toys.plain())
     full = np.array([r.energy_full for r in posterior.records])
     batch = np.array([r.energy_batch for r in posterior.records[:-1]])
@@ -105,7 +105,7 @@ def test_importance_is_refused_below_an_ess_that_means_something(effective: int,
 
 
 @pytest.mark.parametrize(("effective", "count"), [(120, 12800), (14, 16)])
-def test_importance_is_given_where_enough_samples_share_the_weight(effective: int, count: int):
+def test_importance_is_given_where_enough_samples_share_weight(effective: int, count: int):
     logs = [0.0] * effective + [-300.0] * (count - effective)
     keyed = [(0, record(k, log), 0) for k, log in enumerate(logs)]
     assert sample_weights(keyed, 1, "importance", full_data=True).ess == pytest.approx(effective)

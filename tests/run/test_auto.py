@@ -47,12 +47,12 @@ def cores(monkeypatch, count: int) -> None:
 
 
 @pytest.mark.parametrize("override", ONE_STACK.values(), ids=ONE_STACK)
-def test_one_stack_where_chains_belong_together_or_a_second_process_gains_nothing(override):
+def test_one_stack_where_chains_belong_together_or_gain_nothing(override):
     assert count_stacks(compose("run_dir=x", *override.split())) == 1
 
 
 @pytest.mark.parametrize("override", ["chains=8", "chains=4", "chains=24", "trainer=debug", "sampler=hmc", "threads=2"])
-def test_two_stacks_for_several_chains_of_a_small_network_on_a_cpu(override):
+def test_two_stacks_for_several_chains_of_a_small_network_on_cpu(override):
     assert count_stacks(compose("run_dir=x", override)) == 2
 
 
@@ -71,7 +71,7 @@ CARRIERS = [  # cores, overrides, processes
 
 
 @pytest.mark.parametrize(("count", "overrides", "processes"), CARRIERS)
-def test_processes_are_as_many_as_cores_and_at_most_as_many_as_stacks(monkeypatch, count, overrides, processes):
+def test_processes_are_at_most_as_many_as_cores_and_as_stacks(monkeypatch, count, overrides, processes):
     cores(monkeypatch, count)
     assert count_carriers(compose("run_dir=x", *overrides)) == processes
 
@@ -113,9 +113,7 @@ def features(monkeypatch, flags: str) -> None:
 
 
 @pytest.mark.parametrize(("flags", "overrides", "precision"), PRECISIONS)
-def test_bf16_is_the_default_of_convolutional_networks_where_the_cpu_multiplies_it(
-    monkeypatch, flags, overrides, precision
-):
+def test_bf16_is_the_default_of_convolutions_where_cpu_has_it(monkeypatch, flags, overrides, precision):
     features(monkeypatch, flags)
     cfg = compose("run_dir=x", *overrides)
     assert choose_precision(cfg) == run_settings(cfg)["trainer"]["precision"] == precision

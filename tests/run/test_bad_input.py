@@ -205,7 +205,7 @@ def test_debugging_keeps_the_traceback(monkeypatch):
         raise bdl.ConfigError("what")
 
 
-def test_an_error_of_a_table_is_one_line_where_tuning_runs_in_a_copy_of_the_process(tmp_path):
+def test_an_error_of_a_table_is_one_line_where_tuning_runs_apart(tmp_path):
     (tmp_path / "t.csv").write_text("a,y\n" + "".join(f"{i},{i}.5\n" for i in range(40)) + "abc,1.5\n" * 3)
     of_data = ("data=csv", f"data.path={tmp_path / 't.csv'}", "data.target=y", "tune=auto", "processes=2")
     process = start(f"hydra.run.dir={tmp_path / 'run'}", *of_data)
@@ -221,7 +221,7 @@ def test_an_error_of_a_table_is_one_line_where_tuning_runs_in_a_copy_of_the_proc
         ("datetime.date", "Error in call to target 'datetime.date': TypeError"),
     ],
 )
-def test_an_error_of_another_process_is_one_line_without_a_traceback(target, line):
+def test_error_of_another_process_is_one_line_without_traceback(target, line):
     """Pickled errors lose their cause; in its place comes a text with the traceback of the other process."""
     section = Section({"_target_": target, "lr_factor": -1.0})
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:

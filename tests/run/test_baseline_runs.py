@@ -29,7 +29,7 @@ def swag(tmp_path_factory):
     return folder
 
 
-def test_the_draws_are_the_samples_and_the_iterates_stay_beside_them(swag, script):
+def test_the_draws_are_the_samples_and_iterates_stay_beside_them(swag, script):
     net = torch.nn.Sequential(torch.nn.Linear(36, 6))
     posterior, trained = bdl.Posterior.load(swag, net), bdl.Posterior.load(swag / "trained", net)
     assert (posterior.samples, posterior.chains) == (6, 2) and trained.samples >= 4
@@ -59,7 +59,7 @@ def test_evaluate_export_and_arviz_read_them(swag, script, tmp_path):
     assert tree["log_likelihood"]
 
 
-def test_a_run_that_was_killed_before_its_report_makes_the_same_draws(swag, tmp_path):
+def test_run_that_was_killed_before_its_report_makes_same_draws(swag, tmp_path):
     whole(tmp_path / "a", *SWAG)
     before = samples(tmp_path / "a")
     assert before == samples(swag)
@@ -78,7 +78,7 @@ def test_every_baseline_runs_from_the_command_line(name, tmp_path):
     assert target["approximation"]["type"].startswith("bdl.")
 
 
-def test_last_layer_laplace_of_a_table_learns_one_scale_for_all_rows(tmp_path):
+def test_last_layer_laplace_of_a_table_learns_one_scale(tmp_path):
     """laplace-torch knows no other, so nothing has to be said."""
     rows = torch.linspace(-1, 1, 40)
     (tmp_path / "t.csv").write_text(

@@ -43,7 +43,7 @@ def predict(script, table, folder, *overrides: str) -> pd.DataFrame:
     return pd.read_csv(output)
 
 
-def test_conformal_sets_of_a_run_are_in_its_report_and_its_predictions(script, table, tmp_path):
+def test_conformal_sets_are_in_the_report_and_the_predictions(script, table, tmp_path):
     """The sets hold as many rows of the table as their metric says of the test rows, within what chance allows."""
     status, out, err = sample(script, table, tmp_path, "kind", "calibrate=conformal", "calibrate.level=0.8")
     assert status == 0, err
@@ -93,7 +93,7 @@ def test_conformal_intervals_are_in_the_units_of_the_target(script, table, tmp_p
     assert status == 1 and "calibration.json was altered: its sha256" in err[-1]
 
 
-def test_calibration_without_rows_for_it_is_refused_before_sampling(script, table, tmp_path):
+def test_calibration_without_rows_is_refused_before_sampling(script, table, tmp_path):
     for words, line in (
         (("data.val_fraction=0.0",), "no validation items"),
         (("calibrate.level=0.99",), "at least 99 validation items, and there are 40"),

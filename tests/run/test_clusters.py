@@ -202,7 +202,7 @@ def slurm(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_array_of_jobs_survives_a_warning_a_requeue_and_a_preemption(tmp_path, slurm):
+def test_array_of_jobs_survives_a_warning_requeue_and_preemption(tmp_path, slurm):
     """Each job is stopped in another way and started again once, and its samples are those of a run of its own."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra [cluster]")
     options = (*LONG, "processes=2", "trainer.max_steps=20000")

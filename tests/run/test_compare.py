@@ -84,7 +84,7 @@ def compared(script, out: Path, *words: str) -> dict[str, dict]:
     return {m["method"]: m for m in json.loads((out / "comparison.json").read_text())["methods"]}
 
 
-def test_one_row_a_method_with_mean_and_standard_error_over_seeds(runs, tmp_path, script):
+def test_one_row_for_a_method_with_mean_and_standard_error(runs, tmp_path, script):
     methods = compared(script, tmp_path / "out", f"runs=[{','.join(runs)}]")
     assert list(methods) == [
         "awsghmc (sampler.lr=0.15)", "awsghmc (sampler.lr=0.5)",
@@ -121,7 +121,7 @@ def test_the_terminal_and_the_csv_have_the_same_rows(sweep, script):
 
 
 @WARNS
-def test_every_run_has_its_verdict_and_a_link_and_an_unfinished_one_is_warned_of(sweep, script):
+def test_every_run_has_a_verdict_and_a_link_or_a_warning(sweep, script):
     status, _, err = script("compare", f"runs={sweep}", f"out={sweep / 'out'}")
     assert status == 0 and any("2 high&: not finished, and in no mean" in line for line in err)
     runs = pd.read_csv(sweep / "out" / "runs.csv")
@@ -133,14 +133,14 @@ def test_every_run_has_its_verdict_and_a_link_and_an_unfinished_one_is_warned_of
     assert "With sampler.lr change: schedule.lr." in text and "<script" not in text
 
 
-def test_a_pattern_names_runs_and_the_first_of_them_takes_the_page(runs, tmp_path, script):
+def test_a_pattern_names_runs_and_the_first_of_them_takes_page(runs, tmp_path, script):
     status, _, err = script("compare", f"{tmp_path}/a*")
     assert status == 0, err
     content = json.loads((tmp_path / "a0" / "comparison" / "comparison.json").read_text())
     assert content["methods"][0]["runs"] == runs[:3]
 
 
-def test_one_run_stands_alone_and_one_that_is_given_twice_counts_once(runs, tmp_path, script):
+def test_one_run_stands_alone_and_a_run_given_twice_counts_once(runs, tmp_path, script):
     (method,) = compared(script, tmp_path / "out", runs[0], f"{tmp_path}/../{tmp_path.name}/a0").values()
     assert method["method"] == "landsat-mlp-awsghmc" and method["runs"] == runs[:1]
 
@@ -176,7 +176,7 @@ def test_runs_that_are_not_compared_are_refused_in_one_line(runs, tmp_path, scri
 
 
 @WARNS
-def test_runs_on_different_data_below_one_folder_are_rows_that_nothing_ranks(tmp_path, script):
+def test_runs_on_different_data_are_rows_that_nothing_ranks(tmp_path, script):
     for seed in (0, 1):
         written(tmp_path / str(seed), "x", seed, 0.2 + seed, data={"rows": f"hash {seed}"})
     status, out, err = script("compare", str(tmp_path))
@@ -187,7 +187,7 @@ def test_runs_on_different_data_below_one_folder_are_rows_that_nothing_ranks(tmp
     assert "no row is better than another" in (folder / "comparison.html").read_text()
 
 
-def test_predictions_of_numbers_need_one_training_split_because_it_decides_the_units(tmp_path, script):
+def test_numbers_need_one_training_split_for_their_units(tmp_path, script):
     scores = {"test/bma/rmse": 0.5, "test/bma/coverage_90": 0.88}
     a = written(tmp_path / "a", "csv-mlp-sghmc", 0, 0.2, **scores)
     b = written(tmp_path / "b", "csv-mlp-swag", 0, 0.3, **scores, data={"val_fraction": 0.1})
@@ -209,7 +209,7 @@ def test_a_copied_run_is_no_second_seed(tmp_path, script):
 
 
 @WARNS
-def test_altered_metrics_are_warned_of_and_a_damaged_timing_is_named(runs, tmp_path, script):
+def test_altered_metrics_are_warned_of_and_damaged_timings_named(runs, tmp_path, script):
     path = Path(runs[0]) / "metrics.json"
     path.write_text(path.read_text() + " ")
     status, _, err = script("compare", *runs, f"out={tmp_path / 'out'}")
@@ -270,7 +270,7 @@ def test_what_the_name_decides_is_no_column():
     assert [row.label for row in comparison.methods] == ["sgd", "sghmc (lr=0.1)", "sghmc (lr=0.2)", "awsghmc"]
 
 
-def test_rows_are_sorted_by_the_size_of_numbers_and_absent_settings_are_shown():
+def test_rows_are_sorted_by_size_and_absent_settings_are_shown():
     runs = [run(lr=10.0), run(lr=9.0), run(lr=9.0, clip=1), run(lr=9.0, seed=4)]
     methods = compare_runs(runs, ["m"], same_data=True).methods
     assert [tuple(row.settings.values())[1:] for row in methods] == [("9", "1"), ("9", "–"), ("10", "–")]
@@ -318,7 +318,7 @@ def test_a_strangers_label_makes_no_html_in_the_table(tmp_path, script):
     assert "<" not in table and "&lt;script&gt;alert(1)&lt;/script&gt;" in table
 
 
-def test_a_strangers_text_is_no_formula_in_a_spreadsheet_and_no_order_to_a_terminal(tmp_path, script):
+def test_a_strangers_text_is_no_formula_and_no_order_to_terminal(tmp_path, script):
     """Names of methods and values of settings, in the tables of methods and of runs."""
     for folder, lr in (("=a", "@SUM(A1)"), ("b", "\x1b]0;title\x07x")):
         written(tmp_path / folder, "=2+3", 0, 0.2, settings={"sampler": {"lr": lr}})

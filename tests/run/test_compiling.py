@@ -75,7 +75,7 @@ def test_evaluation_is_not_compiled(backend):
     assert not seen
 
 
-def test_if_compiling_fails_one_warning_is_given_and_the_network_runs(backend):
+def test_if_compiling_fails_a_warning_is_given_and_network_runs(backend):
     backend(no_compiler)
     x = torch.randn(1, 4, 3, 5, 5)
     plain, compiled = (bdl.ChainStack(net(), 1) for _ in range(2))
@@ -99,7 +99,7 @@ def test_a_wrong_call_is_not_the_compilers_fault(backend):
 
 
 @pytest.mark.parametrize(("compiled", "evaluates"), [("false", False), ("auto", True)])
-def test_compile_false_reaches_the_evaluation_of_a_run_and_of_its_samples(tmp_path, monkeypatch, compiled, evaluates):
+def test_compile_false_reaches_the_evaluation_of_a_run(tmp_path, monkeypatch, compiled, evaluates):
     if mlp_library.mlp_library() is None:
         pytest.skip("no C compiler")
     calls, outputs_of = [], mlp_library.mlp_outputs

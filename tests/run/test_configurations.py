@@ -199,7 +199,7 @@ def test_a_compiled_run_is_the_run(tmp_path, monkeypatch):
     assert samples(tmp_path / "True") == samples(tmp_path / "False")
 
 
-def test_out_of_distribution_images_are_scored_where_there_are_some(tmp_path, monkeypatch, script):
+def test_out_of_distribution_images_are_scored_where_given(tmp_path, monkeypatch, script):
     folder = Folder(tmp_path / "data", monkeypatch)
     run = tmp_path / "run"
     assert "ood/bma/auroc" not in finished(script, run, folder)

@@ -39,7 +39,7 @@ def records(path: Path):
             parts = []
 
 
-def test_an_offline_run_of_wandb_holds_report_pictures_table_and_series(tmp_path, script):
+def test_an_offline_wandb_run_holds_report_pictures_and_series(tmp_path, script):
     pytest.importorskip("wandb")
     options = ("chains=2", "stacks=1", "monitor_every=4", "trainer.max_steps=12", "collect.keep.every=2")
     status, _, err = script("train", f"hydra.run.dir={tmp_path / 'a'}", "trainer=debug", "logger=wandb", *options)

@@ -50,7 +50,7 @@ FILES = [path for path in sorted(CONF.rglob("*.yaml")) if "_target_: bdl." in pa
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONF)))
-def test_defaults_of_yaml_and_of_the_class_are_equal_or_the_difference_is_explained(path):
+def test_defaults_of_yaml_and_class_are_equal_or_explained(path):
     for target, key, value in literals(OmegaConf.load(path)):
         of_class = default(target, key)
         same = of_class is inspect.Parameter.empty or (

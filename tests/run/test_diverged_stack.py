@@ -27,7 +27,7 @@ def run(folder, *overrides: str) -> None:
     train.run(planned(f"run_dir={folder}", *OPTIONS, *overrides))
 
 
-def test_one_chain_of_two_stacks_is_dropped_and_the_others_keep_every_bit(tmp_path, monkeypatch, script):
+def test_one_chain_of_two_stacks_is_dropped_and_the_others_stay(tmp_path, monkeypatch, script):
     run(tmp_path / "whole")
     accept = Potential.accept
 

@@ -89,7 +89,7 @@ def test_a_pipe_that_closes_ends_the_command_in_silence(words):
     assert shell.stderr == "" and len(shell.stdout.splitlines()) == 1
 
 
-def test_what_differs_is_what_the_user_gave_and_neither_data_nor_tuning_have_decided():
+def test_what_differs_is_what_the_user_gave_alone():
     recorded = OmegaConf.create(
         {"seed": 0, "model": {"sizes": [3, 4, 1]}, "sampler": {"lr": 0.3}, "found": {"settings": {"sampler.lr": 0.3}}}
     )

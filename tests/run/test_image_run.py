@@ -12,7 +12,7 @@ from running import refusal, sampled, samples
 SMALL = ("data=image_folder", "model=cnn", "trainer=debug", "logger=none", "chains=2", "data.batch_size=4")
 
 
-def test_a_folder_of_images_is_sampled_from_memory_and_from_files_alike(tmp_path, script):
+def test_a_folder_of_images_is_sampled_from_memory_as_from_files(tmp_path, script):
     random = np.random.RandomState(0)
     for name in ("ant", "bee", "cow"):
         (tmp_path / "images" / name).mkdir(parents=True)

@@ -64,7 +64,7 @@ def test_the_command_lists_its_commands(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["evaluate", "predict", "verify", "compare", "llc", "distil", "calibrate"])
-def test_the_help_of_a_command_without_groups_explains_each_of_its_keys(name, capsys, monkeypatch):
+def test_the_help_of_a_command_explains_each_of_its_keys(name, capsys, monkeypatch):
     from bdl.run import command
 
     monkeypatch.setattr(sys, "argv", [f"bdl {name}", "--help"])

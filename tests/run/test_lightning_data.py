@@ -72,6 +72,6 @@ def test_it_is_sampled_and_tuned(train, tmp_path):
         (("shared_batches=true", "budget=20s"), "budget=20s can time the loaders of bdl.data alone, got DataLoader"),
     ],
 )
-def test_what_cannot_be_done_with_its_loaders_is_refused_in_one_line(train, overrides, words):
+def test_what_its_loaders_cannot_do_is_refused_in_one_line(train, overrides, words):
     status, _, err = train(*overrides)
     assert status == 1 and words in err and len(err.strip().splitlines()) == 1, err

@@ -36,7 +36,7 @@ def test_freed_memory_is_used_again_without_page_faults(tmp_path):
     assert kept == "True" and int(before) > 200 and int(after) < max(100, int(before) / 10)
 
 
-def test_the_collector_leaves_old_objects_alone_while_a_run_samples():
+def test_collector_leaves_old_objects_alone_while_a_run_samples():
     with pytest.raises(KeyError), small_garbage():
         assert gc.get_freeze_count() > 10_000
         raise KeyError

@@ -64,7 +64,7 @@ def test_wrong_settings_are_one_line(overrides, words, script, tmp_path):
     assert not (run / "samples").exists()
 
 
-def test_old_runs_keep_their_folder_and_other_weights_make_another(tmp_path):
+def test_old_runs_keep_their_folder_other_weights_get_another(tmp_path):
     plain = config_hash(compose("trainer=debug"))
     assert config_hash(compose("trainer=debug", "sampler.only=null", "sampler.frozen=eval")) == plain
     path = weights(tmp_path)

@@ -38,7 +38,7 @@ def test_the_data_complete_a_stack(tmp_path):
     assert stack.settings["sampler"]["num_data"] == 4435
 
 
-def test_what_tuning_found_completes_the_plan_and_leaves_its_folder(tmp_path):
+def test_what_tuning_found_completes_plan_and_leaves_its_folder(tmp_path):
     plan = planned(f"run_dir={tmp_path}")
     found = {"settings": {"sampler.lr": 0.125}, "reasons": [], "seconds": 1.0}
     tuned = planned(f"run_dir={tmp_path}", found=found)

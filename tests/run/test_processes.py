@@ -212,7 +212,7 @@ def test_ranks_average_only_energies_that_somebody_reads(ranks):
             assert rank["reduced"][f"AdaptiveWeight {kind}"] == list(range(1, STEPS + 1))
 
 
-def test_a_signal_to_one_rank_stops_both_and_they_resume_the_same_chain(ranks):
+def test_a_signal_to_one_rank_stops_both_and_they_resume_chain(ranks):
     for rank in ranks[0]:
         assert rank["stopped"] == (10, signal.SIGTERM)
         assert torch.equal(rank["continued"], rank["stack, weighted"]["theta"][-1])
@@ -312,7 +312,7 @@ def test_torchs_elastic_launcher_leaves_an_orphan(tmp_path):
 
 
 @pytest.mark.parametrize("launched", [False, True])
-def test_in_an_allocation_of_slurm_only_what_srun_started_has_a_rank(monkeypatch, launched):
+def test_in_allocation_of_slurm_only_what_srun_started_has_rank(monkeypatch, launched):
     variables = {
         "NTASKS": "2",
         "NTASKS_PER_NODE": "2",
@@ -406,7 +406,7 @@ print(start_by("cpu"))
 
 @pytest.mark.slow  # a new interpreter, and OpenBLAS with all its threads
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks on Linux only")
-def test_a_process_forks_while_it_has_only_the_threads_of_its_imports():
+def test_process_forks_while_it_has_only_threads_of_its_imports():
     environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}  # OpenBLAS has its threads
     done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, env=environment)
     assert done.stdout.split("\n") == ["fork spawn spawn", "spawn", "fork", "spawn", ""], done.stderr
@@ -425,7 +425,7 @@ def write_rank(folder: Path, then_fail: bool) -> None:
 CLUSTER = {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_JOB_NAME": "job", "SLURM_LOCALID": "0"}
 
 
-def test_launched_processes_know_their_ranks_and_tell_their_steps(tmp_path, monkeypatch):
+def test_launched_processes_know_ranks_and_tell_their_steps(tmp_path, monkeypatch):
     """Also within a job of a cluster, whose variables name one process."""
     for name, value in CLUSTER.items():
         monkeypatch.setenv(name, value)

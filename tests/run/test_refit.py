@@ -93,16 +93,14 @@ def test_a_refit_that_has_not_ended_is_not_used(refitted, table, tmp_path):
     np.testing.assert_array_equal(predictions["mean"], expected["mean"])
 
 
-def test_the_refit_is_no_row_of_a_comparison_and_is_not_evaluated_on_rows_that_it_has_seen(
-    script, refitted, folder, tmp_path
-):
+def test_the_refit_is_no_row_of_a_comparison_and_not_evaluated(script, refitted, folder, tmp_path):
     status, out, _ = script("compare", f"runs={folder}", f"out={tmp_path / 'c'}")
     assert status == 0 and len(pd.read_csv(tmp_path / "c" / "runs.csv")) == 1
     error = refusal(script("evaluate", f"runs={refitted / 'refit'}", f"out={tmp_path / 'e'}"))
     assert "has no test items" in error
 
 
-def test_the_refit_takes_what_tuning_has_found_and_finds_nothing_itself(table):
+def test_the_refit_takes_what_tuning_found_and_finds_nothing(table):
     of_data = (f"data.path={table}", "data.target=y", "run_dir=a")
     request, found = asked("data=csv", *of_data, "refit=all", "budget=10m"), {"settings": {"sampler.lr": 0.003}}
     plan, again = request.plan(found), request.of_all_rows(found).draft

@@ -139,7 +139,7 @@ def test_the_function_writes_what_the_callback_wrote(images):
     assert metrics_of(folder) == pytest.approx(before, nan_ok=True)
 
 
-def test_a_module_without_its_trainer_reads_the_trace_that_the_callback_left(images):
+def test_a_module_without_its_trainer_reads_the_callbacks_trace(images):
     folder, _, test = images
     before = metrics_of(folder)
     bdl.report(folder, ConvClassifier(), test, likelihood=bdl.CategoricalNLL())
@@ -196,7 +196,7 @@ class Pair:
     y: torch.Tensor
 
 
-def test_batches_of_a_dataclass_and_of_a_module_of_ones_own_are_the_same(tmp_path):
+def test_batches_of_dataclass_and_of_module_of_ones_own_are_same(tmp_path):
     a, b, y = torch.randn(N, 3), torch.randn(N, 2), torch.randn(N, 1)
 
     class Reads(TwoInputs):

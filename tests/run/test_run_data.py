@@ -55,7 +55,7 @@ def facts(section: Section, data: RunData) -> list[object]:
 
 
 @pytest.mark.parametrize("rows", [{}, {"val_fraction": 0.2}, {"all_rows": True}])
-def test_the_rows_that_were_read_give_the_data_that_each_stack_would_read(tmp_path, rows):
+def test_the_rows_that_were_read_give_the_data_of_each_stack(tmp_path, rows):
     path = write_table(tmp_path / "table.csv")
     data = RunData(warns=False)
     for batches in ({}, {"stack": 1, "batch_size": 7}, {"chains": None, "batch_size": None, "replacement": True}):
@@ -103,7 +103,7 @@ def test_a_new_process_has_the_rows_of_a_table_that_is_gone(tmp_path, start):
     assert facts(of_stack, data) == expected
 
 
-def test_a_spawned_process_unpickles_the_rows_of_a_table_that_is_gone(tmp_path):
+def test_a_spawned_process_unpickles_rows_of_table_that_is_gone(tmp_path):
     path = write_table(tmp_path / "table.csv")
     data, of_stack = RunData(), section(path, val_fraction=0.0, batch_size=8)
     expected = facts(of_stack, data)
@@ -115,7 +115,7 @@ def test_a_spawned_process_unpickles_the_rows_of_a_table_that_is_gone(tmp_path):
         assert facts(of_stack, pickle.loads(pickle.dumps(data))) == facts(of_stack, data) == expected
 
 
-def test_rows_for_which_there_is_no_place_on_the_disk_give_one_line(tmp_path, monkeypatch):
+def test_rows_for_which_there_is_no_place_on_disk_give_one_line(tmp_path, monkeypatch):
     data = RunData(warns=False)
     data.read(section(write_table(tmp_path / "table.csv")))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))

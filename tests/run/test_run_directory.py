@@ -86,7 +86,7 @@ def test_the_same_command_finds_its_run(script, run):
     assert before == {p: p.stat().st_mtime_ns for p in run.rglob("*")}
 
 
-def test_what_does_not_change_the_samples_does_not_change_the_hash():
+def test_what_does_not_change_the_samples_does_not_change_hash():
     default = config_hash(compose("run_dir=x"))
     unread = ("objective=test/bma/ece", "trainer.max_time=00:01:00:00", "train_items=9")
     for same in ("logger=wandb", "monitor_every=7", "checkpoint_every=9", "run_dir=y", *unread):
@@ -97,7 +97,7 @@ def test_what_does_not_change_the_samples_does_not_change_the_hash():
     assert config_hash(compose("run_dir=x", "tuned.precision=7")) != default  # the prior reads it
 
 
-def test_the_number_of_stacks_changes_the_samples_and_that_of_processes_does_not():
+def test_stacks_change_the_samples_and_processes_do_not():
     default = config_hash(compose("run_dir=x"))
     assert default == config_hash(compose("run_dir=x", "stacks=2")) == config_hash(compose("run_dir=x", "processes=5"))
     assert len({config_hash(compose("run_dir=x", f"stacks={n}")) for n in (1, 2, 4, 8)}) == 4

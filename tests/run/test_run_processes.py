@@ -36,7 +36,7 @@ def uninterrupted(tmp_path_factory):
 
 @pytest.mark.slow  # test_stacks_in_one_run_are_those_of_runs_of_their_own is stopped and resumed too
 @pytest.mark.parametrize(("signum", "begin"), [(signal.SIGTERM, start_interpreter), (signal.SIGINT, start)])
-def test_a_signal_stops_after_a_step_and_the_same_command_resumes(tmp_path, uninterrupted, signum, begin):
+def test_a_signal_stops_after_a_step_and_same_command_resumes(tmp_path, uninterrupted, signum, begin):
     process = begin(f"hydra.run.dir={tmp_path}", *LONG)
     stop(process, tmp_path, signum)
     _, err = process.communicate(timeout=200)
@@ -114,7 +114,7 @@ def test_stacks_in_one_run_are_those_of_runs_of_their_own(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "chains"])  # the stacks of trainer=cpu: test_run_stacks.py
-def test_processes_die_with_their_parent_and_the_same_command_resumes(tmp_path, kind):
+def test_processes_die_with_their_parent_and_the_command_resumes(tmp_path, kind):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     first = on_two(kind, whole, *SHORTER)
     second = on_two(kind, killed, *SHORTER)

@@ -74,7 +74,7 @@ STOPS = [(signal.SIGTERM, 1, 2), (signal.SIGKILL, 2, 1)]
 
 
 @pytest.mark.parametrize("signum, before, after", slow_where(lambda signum, *_: signum == signal.SIGTERM, STOPS))
-def test_a_run_that_is_stopped_continues_on_another_number_of_processes(tmp_path, uninterrupted, signum, before, after):
+def test_a_stopped_run_continues_on_other_numbers_of_processes(tmp_path, uninterrupted, signum, before, after):
     process = on(before, tmp_path)
     stop(process, tmp_path, signum)
     _, err = process.communicate(timeout=200)  # until the last process that holds the output is gone
@@ -107,7 +107,7 @@ def test_a_time_limit_is_that_of_all_stacks_together(tmp_path, capsys):
     assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] > 0
 
 
-def test_stacks_that_a_limit_stopped_at_different_steps_have_no_joint_trace_yet(tmp_path):
+def test_stacks_stopped_at_different_steps_have_no_joint_trace(tmp_path):
     directory = RunDirectory(tmp_path, "hash")
     outcomes = [Outcome(steps, {"energy": torch.ones(steps // 50, 2)}, None) for steps in (800, 400)]
     joint = gather_outcomes(None, directory, range(2), range(2), outcomes, 800)
@@ -116,7 +116,7 @@ def test_stacks_that_a_limit_stopped_at_different_steps_have_no_joint_trace_yet(
     assert whole.steps == 800 and whole.trace["energy"].shape == (16, 4)
 
 
-def test_two_processes_write_what_one_does_and_return_its_objective(tmp_path, uninterrupted, capfd, monkeypatch):
+def test_two_processes_write_what_one_does_with_its_objective(tmp_path, uninterrupted, capfd, monkeypatch):
     """They return it also when the run is complete."""
     monkeypatch.setattr(train, "start_by", lambda accelerator: "fork")  # other tests left threads, which need spawn
     cfg = compose(f"run_dir={tmp_path}", *FOUR, "processes=2")

@@ -26,7 +26,7 @@ def finished(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_scores_of_the_ensemble_stand_beside_those_of_the_posterior(finished):
+def test_the_scores_of_ensemble_stand_beside_those_of_posterior(finished):
     metrics = read_metrics(finished / "metrics.json")
     ensemble = bdl.Posterior.load(finished / "start", MLP((36, 6)))
     evaluation = ensemble.evaluate(bdl.data.LandsatDataModule().slices("test"))

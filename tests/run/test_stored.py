@@ -35,7 +35,7 @@ CONFIG = {
         ({"sampler": {"num_data": 41}}, "num_data is 41, and 40 in samples/target.json"),
     ],
 )
-def test_a_configuration_that_does_not_describe_the_samples_is_noticed(tmp_path, change, words):
+def test_configuration_that_does_not_describe_samples_is_noticed(tmp_path, change, words):
     SampleStore(tmp_path).write_target(TARGET)
     difference = target_difference(tmp_path, OmegaConf.create({**CONFIG, **change}))
     assert difference is None if words is None else words in str(difference), difference

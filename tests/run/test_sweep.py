@@ -102,7 +102,7 @@ def test_the_direction_follows_from_the_objective():
         direction_of(["minimize", "maximize"], None)
 
 
-def test_a_sampler_with_a_seed_does_not_repeat_itself_in_a_study_that_goes_on():
+def test_a_seeded_sampler_does_not_repeat_itself_in_a_study():
     """Optuna's samplers draw the same numbers again when they are made again."""
     settings = OmegaConf.create({"_target_": "optuna.samplers.RandomSampler", "seed": 1})
     space = {"a": FloatDistribution(0, 1)}

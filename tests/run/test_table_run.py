@@ -257,7 +257,7 @@ ALTERED = {
 
 
 @pytest.mark.parametrize("name", ALTERED)
-def test_predictions_need_the_columns_that_the_samples_were_drawn_with(script, classes, tmp_path, name):
+def test_predictions_need_columns_that_samples_were_drawn_with(script, classes, tmp_path, name):
     """Labels in another order inverted every prediction."""
     (change, words), run = ALTERED[name], copied(classes, tmp_path)
     path = run / "preprocessing.json"
@@ -330,7 +330,7 @@ def test_samples_of_another_network_are_refused(script, classes, tmp_path):
     assert "net" in error and not (tmp_path / "p.csv").exists()
 
 
-def test_evaluate_reads_the_table_again_and_refuses_a_changed_one(script, classes, tmp_path):
+def test_evaluate_reads_table_again_and_refuses_a_changed_one(script, classes, tmp_path):
     command = ("evaluate", f"runs={classes / 'run'}", f"out={tmp_path}")
     assert script(*command)[0] == 0
     before = (classes / "table.csv").read_bytes()
@@ -347,7 +347,7 @@ def test_evaluate_reads_the_table_again_and_refuses_a_changed_one(script, classe
 # ---- configuration ---------------------------------------------------------------------------------------------------
 
 
-def test_the_contents_of_a_table_name_the_run_and_its_place_does_not(tmp_path):
+def test_the_contents_of_a_table_name_run_and_its_place_does_not(tmp_path):
     def hash_of(path: Path, *more: str) -> str:
         return config_hash(compose("run_dir=x", "data=csv", f"data.path={path}", "data.target=y", *more))
 

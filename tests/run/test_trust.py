@@ -66,7 +66,7 @@ def test_packages_that_the_user_trusts_are_allowed(trust):
 
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("name", ["mypackage.nets.torch.load", "mypackage.nets.torch.hub", "mypackage.nets.torch"])
-def test_a_trusted_package_does_not_vouch_for_those_that_it_imports(name):
+def test_a_trusted_package_does_not_vouch_for_its_imports(name):
     config = OmegaConf.create({"model": {"_target_": name}})
     with pytest.raises(ConfigError, match=f"{name} is no public name .* trust=.torch. allows"):
         check_names(config, RUN, ["mypackage"])

@@ -102,7 +102,7 @@ def test_a_batch_size_gets_a_sampler_that_takes_batches(table, tmp_path):
         assert (plan.found["reasons"][0] == line) == (size == 16)
 
 
-def test_more_rows_than_a_step_can_take_get_batches_unless_the_user_chose(table, tmp_path, monkeypatch):
+def test_rows_beyond_a_step_get_batches_unless_the_user_chose(table, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "choose_sampler", lambda rows: "sghmc")
     nobody_chose = [option for option in options(table) if option != "sampler=sghmc"]
     plan = tuning.tuned(asked(f"run_dir={tmp_path}", *nobody_chose), SINGLE)
@@ -153,7 +153,7 @@ def weighted(table, *overrides: str) -> list[str]:
     return ["sampler=awsghmc" if option == "sampler=sghmc" else option for option in options(table, *overrides)]
 
 
-def test_zeta_alone_is_found_where_the_data_have_settings_of_their_own():
+def test_zeta_alone_is_found_where_the_data_have_settings():
     tuning_request = planned("run_dir=x", "sampler=awsgnht").tuning
     assert tuning_request is not None and tuning_request.auto and tuning_request.weighting_alone
     assert tuning_request.promise({}, "auto").may_move is None

@@ -52,7 +52,7 @@ class Options(TypedDict, total=False):
     chains: int | None
 
 
-def test_the_items_of_typed_options_are_arguments_and_other_options_may_be_any():
+def test_items_of_typed_options_are_arguments_others_may_be_any():
     def typed(path: str, **options: Unpack[Options]) -> None:
         pass
 

@@ -55,7 +55,7 @@ def test_a_convex_problem_after_300_steps_is_not_at_rest():
     assert "not at rest" not in [v.outcome for v in long.verdicts]
 
 
-def test_a_thermostat_sets_the_mean_and_the_simulated_gradients_see_its_directions():
+def test_a_thermostat_sets_the_mean_and_gradients_see_directions():
     """Their mean is T. In 40 runs T of the noisiest direction scatters by its error, and is 1 under the right law."""
     law, rng, name = Law(30, "thermostat", 1.0), np.random.default_rng(0), "temperature/direction/noise_1"
     assert means_of(law)["kinetic_temperature"] == pytest.approx(1) and law.temperature.max() > 1.9

@@ -193,7 +193,7 @@ def test_a_damaged_or_strange_run_is_refused_in_one_line(script, copy, tmp_path,
 
 
 @pytest.mark.filterwarnings("ignore::bdl.errors.BdlWarning")
-def test_the_lines_before_a_damaged_one_of_the_manifest_can_be_used(script, copy, tmp_path):
+def test_the_lines_before_a_damaged_one_of_manifest_can_be_used(script, copy, tmp_path):
     flip(copy / "manifest-0.jsonl")
     whole = len(Manifest(copy, 0).first_entries())
     status, _, _ = script("evaluate", f"runs={copy}", f"out={tmp_path / 'out'}", "skip_bad=true")
@@ -202,7 +202,7 @@ def test_the_lines_before_a_damaged_one_of_the_manifest_can_be_used(script, copy
 
 
 @pytest.mark.filterwarnings("ignore::bdl.errors.BdlWarning")
-def test_a_damaged_psi_is_refused_after_the_warning_that_it_was_altered(script, copy, tmp_path):
+def test_a_damaged_psi_is_refused_after_the_warning(script, copy, tmp_path):
     garble("samples/weighting-0.safetensors")(copy)
     status, _, err = script("evaluate", f"runs={copy}", f"out={tmp_path / 'out'}")
     assert status == 1 and "weighting-0.safetensors was altered: its sha256 is not that of" in err[-1]
@@ -221,7 +221,7 @@ def test_files_that_were_added_to_an_ended_run_are_warned_of(copy):
         read_run(copy)
 
 
-def test_samples_that_a_checkpoint_knows_and_the_manifest_lacks_are_warned_of(copy):
+def test_samples_that_the_manifest_lacks_are_warned_of(copy):
     manifest = Manifest(copy, 0)
     rewrite(manifest, [entry for entry in manifest.entries() if not entry.path.endswith("09-0.safetensors")])
     with pytest.warns(BdlWarning, match="last.ckpt knows samples that no manifest lists: some are lost"):
@@ -357,7 +357,7 @@ def test_the_second_command_says_who_owns_the_run(script, tmp_path):
     assert [p.name for p in run.iterdir()] == ["owner.json"]
 
 
-def test_a_stopped_run_with_a_lost_sample_says_so_also_before_its_evaluation(tmp_path):
+def test_a_stopped_run_with_a_lost_sample_says_so_early(tmp_path):
     """The run had ended, and was killed before it was evaluated."""
     sampled(tmp_path, "trainer=debug", *TINY)
     (bdl.SampleStore(tmp_path).folder / "00000009-0.safetensors").unlink()

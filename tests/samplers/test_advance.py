@@ -93,7 +93,7 @@ def test_the_short_way_is_the_step_to_the_bit(dynamics, weighting, measure):
 
 
 @pytest.mark.parametrize("dynamics", FULL_BATCH.values(), ids=FULL_BATCH)
-def test_the_short_way_of_a_kernel_on_all_the_data_is_its_step_to_the_bit(dynamics):
+def test_short_way_of_a_kernel_on_all_data_is_its_step_to_bit(dynamics):
     one, other = Quadratic(dynamics, bdl.Flat()), Quadratic(dynamics, bdl.Flat())
     for _ in range(STEPS):
         one.step()

@@ -57,7 +57,7 @@ def test_noise_of_independent_batches_is_subtracted(dynamics):
     assert heat(dynamics, replacement=False)[0] < 0.7
 
 
-def test_independent_batches_heat_by_t_eff_and_shuffled_ones_by_less():
+def test_independent_batches_heat_by_t_eff_and_shuffled_by_less():
     """T_eff is right for independent batches, and too high for those of shuffled epochs."""
     (independent, predicted), (shuffled, bound) = (heat(bdl.SGLD(), replacement) for replacement in (True, False))
     assert predicted == pytest.approx(bound, rel=0.05) and predicted > 1.5
@@ -107,7 +107,7 @@ def test_exact_gradients_have_next_to_no_noise(dynamics):
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3, 4, 10])
-def test_the_noise_of_disjoint_batches_is_that_of_a_draw_without_replacement(batches: int):
+def test_disjoint_batches_have_noise_of_draw_without_replacement(batches: int):
     """At one θ, where (1 - B/N) S²/B is exact, to 5 %: 1,000 chains. Two passes in three batches leave a third of B/N.
 
     Power: without the correction it is S²/B, at two batches of a pass twice as much, and not 0 for all the data.

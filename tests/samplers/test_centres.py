@@ -82,7 +82,7 @@ def test_a_prior_with_a_mean_moves_every_sampler_by_it(row: Row):
     assert (off - here).abs().amax() > 1e-3
 
 
-def test_configurational_temperature_is_measured_around_the_centre():
+def test_configurational_temperature_is_measured_around_centre():
     """<θ - c, ∇U>/d has the mean T for any c, and at c = 30 σ away the noise of c'∇U would drown it."""
     theta = torch.full((2000, 4), 30.0, dtype=D64, requires_grad=True)
     sampler = bdl.Sampler(

@@ -79,7 +79,7 @@ def test_both_forms_agree_to_rounding(row, chains):
     assert not torch.equal(ours.sampler.chain.theta, Chains(row.build(D, torch.float32), True).sampler.chain.theta)
 
 
-def test_all_dynamics_that_issue_from_one_matrix_have_a_compiled_form():
+def test_all_dynamics_of_one_matrix_have_a_compiled_form():
     names = {type(row.build(2, torch.float32)).__name__ for row in IN_C}
     assert names == {"SGD", "SGLD", "SGHMC", "BAOAB", "SGNHT"}
     others = [bdl.SGLD([1.0, 2.0]), bdl.SGHMC(grad_var=1.0), bdl.SGHMC(mass="diagonal"), bdl.SGLD(grad_var="estimated")]
@@ -172,7 +172,7 @@ class Coupled(Clamped):
 
 
 @pytest.mark.parametrize("dynamics", [Clamped(), Coupled()], ids=["clamped", "coupled"])
-def test_a_dynamics_that_is_not_linear_after_all_makes_its_own_steps(dynamics):
+def test_dynamics_that_prove_not_linear_make_their_own_steps(dynamics):
     ours, theirs = (Chains(dynamics, allowed) for allowed in (True, False))
     for _ in range(5):
         ours.step(), theirs.step()
@@ -197,7 +197,7 @@ def test_other_settings_are_left_to_torch(change):
     chains.step()
 
 
-def test_double_precision_other_priors_and_large_chains_are_left_to_torch(monkeypatch):
+def test_double_precision_other_priors_large_chains_go_to_torch(monkeypatch):
     theta = torch.zeros(CHAINS, 5, dtype=torch.float64, requires_grad=True)
     sampler = bdl.Sampler([theta], bdl.SGHMC(), num_data=N, lr=0.1, chains=CHAINS)
     assert not sampler.moves.compiled.takes(sampler.prior, N, 0.1, 1.0)

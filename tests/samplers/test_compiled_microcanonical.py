@@ -154,7 +154,7 @@ def test_other_settings_are_left_to_torch(change):
     chains.step()
 
 
-def test_other_kernels_priors_and_types_and_large_chains_are_left_to_torch(monkeypatch):
+def test_other_kernels_priors_types_and_large_chains_go_to_torch(monkeypatch):
     assert not Chains(bdl.HMC(2), True).takes
     assert not Chains(KERNELS["mclachlan"], True, bdl.Laplace(1.0)).takes
     theta = torch.zeros(CHAINS, 5, dtype=torch.float64, requires_grad=True)
@@ -196,7 +196,7 @@ def test_a_walk_that_ends_early_leaves_the_steps_that_were_made(most, made):
         ours.step(), theirs.step()
 
 
-def test_a_walk_leaves_chains_that_something_has_moved_to_a_step_that_evaluates_them_again():
+def test_a_walk_leaves_moved_chains_to_step_that_evaluates_them():
     chains = Chains(KERNELS["mclachlan"], True)
     for _ in range(5):
         chains.step()
@@ -209,7 +209,7 @@ def test_a_walk_leaves_chains_that_something_has_moved_to_a_step_that_evaluates_
     torch.testing.assert_close(chains.sampler.energy, energy.double(), rtol=1e-6, atol=0)
 
 
-def test_an_error_in_the_middle_of_a_step_leaves_the_chains_where_it_began():
+def test_error_in_middle_of_a_step_leaves_chains_where_it_began():
     chains, calls = Chains(KERNELS["mclachlan"], True), []
     chains.step()
     before = chains.sampler.chain.theta.clone()

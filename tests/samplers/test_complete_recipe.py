@@ -79,7 +79,7 @@ SAME = {
     slow_where(lambda *case: case != (4, 2.0), [(None, 0.0), (None, 2.0), (4, 0.0), (4, 2.0)]),
 )
 @pytest.mark.parametrize("name", SAME)
-def test_a_recipe_takes_the_steps_of_the_dynamics_written_by_hand(name: str, chains, temperature: float):
+def test_a_recipe_takes_the_steps_of_dynamics_written_by_hand(name: str, chains, temperature: float):
     """To rounding, after 130 steps through the Sampler, with one stream of noise. Power: 1e-10 of lr."""
     ours, lr, theirs, theirs_lr = SAME[name]
     expected = walk(theirs, theirs_lr, temperature, chains)
@@ -88,7 +88,7 @@ def test_a_recipe_takes_the_steps_of_the_dynamics_written_by_hand(name: str, cha
     assert not torch.allclose(off, expected[:10], rtol=1e-11, atol=1e-11)
 
 
-def test_a_dense_riemannian_recipe_has_the_drift_and_the_noise_of_sgrld():
+def test_a_dense_riemannian_recipe_has_drift_and_noise_of_sgrld():
     """Γ at tau = 2 among it. They take different roots of G⁻¹, so that the covariance of the noise is compared."""
     theta, g = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0), dtype=D64)
     ours, theirs = bdl.Recipe(lambda z: torch.linalg.inv(full_metric(z.theta))), bdl.SGRLD(full_metric)
@@ -183,7 +183,7 @@ def test_a_block_below_the_diagonal_follows_by_symmetry():
             torch.testing.assert_close(lower.at(now), sign * upper.at(now).mT)
 
 
-def test_coordinates_that_mix_are_found_where_no_derivative_shows_them():
+def test_coordinates_that_mix_are_found_without_a_derivative():
     """At 0 the derivative of 1 + θ_{i+1}² is 0. Γ is right once the chain has moved, and an elementwise function of
     many coordinates takes one pass."""
     block = only_block(lambda z: 1 + z.theta * z.theta.roll(1).square())
@@ -550,7 +550,7 @@ def test_a_run_on_a_network_resumes_to_the_byte(tmp_path):
     assert second.sampler.multiplier.max() != 1
 
 
-def test_a_function_that_branches_over_coordinates_is_refused_once_it_shows():
+def test_a_function_that_branches_is_refused_once_it_shows():
     """Where θ > 0.5 the diagonal reads a neighbour: the first step cannot see it, the check at step 100 does."""
     theta = torch.zeros(2, 3, dtype=D64, requires_grad=True)
     dynamics = bdl.Recipe(lambda z: torch.where(z.theta > 0.5, 1 + z.theta.roll(1) ** 2, 1.0))

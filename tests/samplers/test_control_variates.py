@@ -52,7 +52,7 @@ class Chain:
         return self.sampler.reweighting.energy - full
 
 
-def test_what_is_left_of_the_noise_is_the_batch_gradients_along_the_way_from_the_reference():
+def test_the_noise_left_is_the_gradients_along_the_way():
     # U_B(θ) - U(θ) = N (mean_B - mean) of |θ - x|²/2. Its difference between θ and θ_ref is -N (θ - θ_ref)·(x_B - x).
     chain = Chain()
     for step in range(4 * REFRESH):
@@ -64,7 +64,7 @@ def test_what_is_left_of_the_noise_is_the_batch_gradients_along_the_way_from_the
         torch.testing.assert_close(error, -len(ITEMS) * along, atol=1e-9, rtol=1e-9)
 
 
-def test_the_energies_are_unbiased_and_far_less_noisy_than_those_of_batches():
+def test_energies_are_unbiased_and_less_noisy_than_of_batches():
     """Power: a bias of 0.09 of their standard deviation, which is 4 standard errors of 2,000 energies."""
     errors = {}
     for energy, steps in (("batch", 250), ("control", 1000)):
@@ -85,7 +85,7 @@ def test_the_second_forward_pass_leaves_the_parameters_alone():
     assert torch.equal(*paths)
 
 
-def test_a_chain_resumed_between_two_refreshes_reads_the_same_energies():
+def test_chain_resumed_between_two_refreshes_reads_same_energies():
     whole, first, second = Chain(), Chain(), Chain()
     for _ in range(REFRESH + 2):
         whole.step(), first.step()
@@ -125,8 +125,3 @@ def test_without_the_loss_of_the_batch_it_is_refused():
     chain.sampler.batch_loss = None
     with pytest.raises(ConfigError, match=r'energy="control" needs sampler.batch_loss'):
         chain.step()
-
-
-def test_a_refresh_at_every_step_is_refused():
-    with pytest.raises(ConfigError, match="set refresh > 1"):
-        bdl.AdaptiveWeight(energy="control")

@@ -94,7 +94,7 @@ def fitted(net, replacement: bool, batch: int = 8, **options):
     return module
 
 
-def test_a_module_gives_the_draws_and_leaves_batch_statistics_and_gradients_as_they_are():
+def test_module_gives_draws_and_leaves_statistics_and_gradients():
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(toys.D, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, toys.K))
     module = fitted(net, replacement=True)
@@ -166,7 +166,7 @@ def test_every_direction_of_a_regression_is_at_t():
     assert soft < 0.7 and stiff > 1.5
 
 
-def test_noise_of_one_direction_is_removed_at_rank_one_and_heats_without():
+def test_noise_of_one_direction_is_removed_at_rank_one():
     """Gaussian noise along one axis; the control is rank 1 that knows another axis."""
     for axis, low, high in ((0, 0.9, 1.1), (1, 1.5, 3.0)):
         theta = torch.randn(200, 4, generator=torch.Generator().manual_seed(0), dtype=D64).requires_grad_()

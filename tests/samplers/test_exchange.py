@@ -394,25 +394,11 @@ def test_temperatures_are_those_of_the_ladder():
     assert Two(bdl.MALA(), exact=True, temperature=0.5).sampler.t_eff.tolist() == T.tolist()
 
 
-@pytest.mark.parametrize(
-    "ladder", [(1.0,), (), (2.0, 4.0), (1.0, 1.0), (1.0, 3.0, 2.0), (1.0, math.nan), (0.5, 1.0)], ids=str
-)
-def test_bad_ladders_are_refused(ladder):
-    with pytest.raises(ConfigError, match="two or more rising multiples of T that begin with 1") as e:
-        bdl.Exchange(ladder)
-    assert "\n" not in str(e.value)
-
-
 @pytest.mark.filterwarnings("ignore:no parameter has a gradient")
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: bdl.Exchange(every=0), "got 0"), (lambda: bdl.Exchange(energy_var=-1.0), "-1.0"),
-        (lambda: bdl.Exchange(energy_var=math.nan), "nan"), (lambda: bdl.Exchange(energy_var="foo"), "'foo'"),
-        (lambda: bdl.Exchange(ladder=3), "list of multiples of T, got 3"),
         (lambda: Two(bdl.SGLD(), exchange=bdl.Exchange((1, 2, 3, 4))), "6 chains do not fill a ladder of 4"),
-        (lambda: bdl.Sampler([nn.Parameter(torch.ones(2))], bdl.SGLD(), num_data=1, lr=1.0, exchange=bdl.Exchange()),
-         "needs chains to exchange, got 1"),
         (lambda: Two(bdl.SGLD(), weighting=bdl.AdaptiveWeight(low=0.0, high=1.0)), "AdaptiveWeight changes that"),
         (lambda: Two(bdl.SGLD()).sampler.step(), "needs the energy of every step"),
         (lambda: Two(bdl.SGLD(), exchange=bdl.Exchange((1.0, 9.0))).sampler.load_state_dict(

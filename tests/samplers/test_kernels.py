@@ -566,19 +566,6 @@ def test_settings_that_no_kernel_can_use_are_refused(name: str):
         single(BUILD[name], clip=bdl.ClipNorm(1.0))
 
 
-@pytest.mark.parametrize(
-    "make, words",
-    [
-        (lambda: bdl.Metropolis(target=0.0), "0.0"), (lambda: bdl.MALA(target=1.0), "1.0"),
-        (lambda: bdl.HMC(target=math.nan), "nan"), (lambda: bdl.HMC(leapfrog=0), "got 0"),
-        (lambda: bdl.MALA(adapt_steps=-1), "-1"),
-    ],
-)  # fmt: skip
-def test_bad_values_are_refused(make, words: str):
-    with pytest.raises(ConfigError, match=words):
-        make()
-
-
 class Two:
     """Chains of two parameters and a frozen third. While `idle` is set, the loss does not depend on the second."""
 

@@ -137,7 +137,7 @@ def test_gaussian_through_the_shell():
     assert not right(second_moments(ROW, wrong(bdl.SGLRW()), expected, batch_noise=batch_noise))
 
 
-def test_correlated_batch_noise_enters_the_products_of_coordinates():
+def test_correlated_batch_noise_enters_products_of_coordinates():
     """It changes the covariance by e V_12, at second order in lr for the variances: stated, without random numbers."""
     without, with_noise = covariance(np.zeros((2, 2))), covariance(np.array([[9.0, 0.9], [0.9, 9.0]]))
     assert np.diag(with_noise - without) == pytest.approx(np.diag(covariance(np.array([[0, 0.9], [0.9, 0]])) - without))

@@ -89,7 +89,7 @@ def test_the_hyperprior_is_tempered_with_the_rest(temperature, every):
     assert max(scores(sampler, step, 100, exact())) > 10  # the law at T = 1 is told apart
 
 
-def test_a_prior_with_a_mean_and_chains_at_temperatures_of_their_own():
+def test_prior_with_mean_and_chains_at_temperatures_of_their_own():
     hot = torch.where(torch.arange(CHAINS) % 2 == 0, 1.0, 2.0).double()
     sampler, step = regression(bdl.BAOAB(0.3), 0.02, hot, mean=0.7)
     for _ in range(150):
@@ -113,7 +113,7 @@ def test_a_conditional_law_that_is_off_is_seen(monkeypatch, factor):
     assert max(scores(*regression(bdl.HMC(), 0.2), 400, exact())) > Z
 
 
-def test_the_energy_is_that_of_the_law_and_its_gradient_that_of_autograd():
+def test_energy_is_that_of_law_and_its_gradient_that_of_autograd():
     theta = torch.randn(5, 4, dtype=D64, requires_grad=True)
     prior = bdl.Gaussian(bdl.Learned(SHAPE, RATE), mean=0.3).centred(["a", "b"], [(1,), (3,)], theta[0].detach())
     prior = prior.bind([(1,), (3,)], theta)
@@ -197,9 +197,3 @@ def test_samples_are_stored_with_their_precisions(tmp_path):
 def test_what_would_sample_another_law_is_refused(settings, words):
     with pytest.raises(ConfigError, match=words):
         regression(settings.pop("dynamics", bdl.SGLD()), 0.01, chains=2, **settings)
-
-
-@pytest.mark.parametrize("wrong", [{"shape": 0}, {"rate": math.nan}, {"each": "layer"}, {"every": 0}])
-def test_wrong_settings_are_refused(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        bdl.Learned(**wrong)

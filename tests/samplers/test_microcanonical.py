@@ -177,7 +177,7 @@ def test_law_has_an_error_of_first_order(integrator: str, lr: float, narrowest: 
 
 
 @pytest.mark.slow  # test_law_has_an_error_of_first_order has both errors too
-def test_the_energy_error_bounds_the_mean_and_not_the_stiffest_direction():
+def test_the_energy_error_bounds_mean_and_not_stiffest_direction():
     """20 dimensions, variances of 1 : 100: at 5e-4 the mean is 1 % off, and the narrowest variance 7 %."""
     variance = torch.logspace(0, -2, 20, dtype=D64)
     law = GaussianLaw([0.0] * 20, torch.diag(variance))
@@ -271,7 +271,7 @@ def test_steps_without_a_finite_energy_are_undone(outside: float):
     assert s.error.isfinite().all() and still.sum(0).max() < 150
 
 
-def test_an_undone_step_turns_around_and_shrinks_lr_while_it_adapts():
+def test_undone_step_turns_around_and_shrinks_lr_while_it_adapts():
     x, u = torch.tensor([[1e-3, 0.0, 0.0, 0.0]], dtype=D64), torch.tensor([[-1.0, 0.0, 0.0, 0.0]], dtype=D64)
     s = stepped_half_space(bdl.MCLMC(length=1e12, adapt_steps=10), x, u)
     assert torch.equal(s.theta, x) and torch.equal(s.direction, -u) and s.undone.item() == 1
@@ -338,19 +338,3 @@ def test_replicas_swap_directions_too():
     assert Estimate.over_chains(total).mean == pytest.approx(1, abs=0.05)
     assert run.sampler.swap_rates.item() > 0.3
     assert torch.allclose(run.sampler.chain.state.direction.norm(dim=1), torch.ones(4000, dtype=D64))
-
-
-@pytest.mark.parametrize(
-    "make, words",
-    [
-        (lambda: bdl.MCLMC("verlet"), "integrator must be one of leapfrog, mclachlan, got 'verlet'"),
-        (lambda: bdl.MCLMC(energy_var=0.0), "energy_var must be > 0, got 0.0"),
-        (lambda: bdl.MCLMC(energy_var_start=-1.0), "energy_var_start must be > 0, got -1.0"),
-        (lambda: bdl.MCLMC(length=math.nan), "length must be > 0, got nan"),
-        (lambda: bdl.MCLMC(adapt_steps=-1), "adapt_steps must be >= 0, got -1"),
-        (lambda: bdl.MCLMC().init(torch.zeros(5, 1)), "MCLMC needs at least 2 parameters, got 1"),
-    ],
-)
-def test_bad_values_are_refused(make, words: str):
-    with pytest.raises(ConfigError, match=words):
-        make()

@@ -122,7 +122,7 @@ def test_a_minimal_dynamics_samples_its_law():
 
 
 @pytest.mark.filterwarnings("ignore:1 of 2 parameters")
-def test_a_pure_dynamics_leaves_parameters_without_gradient_alone():
+def test_pure_dynamics_leaves_parameters_without_gradient_alone():
     """Also where the step returns new tensors: the momentum of an idle parameter is restored in the new state."""
 
     @dataclass(frozen=True)

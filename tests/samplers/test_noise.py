@@ -77,7 +77,7 @@ def test_as_many_numbers_as_expected_lie_in_the_tails(z, at):
 
 
 @pytest.mark.parametrize("at", [1.0, 3.0, 5.0, 6.0, 6.5])
-def test_the_radius_has_the_right_law_far_beyond_what_a_count_can_see(at):
+def test_radius_has_right_law_far_beyond_what_a_count_can_see(at):
     """P(R > r) = exp(-r²/2). R falls with k, so the number of k with a larger R is found by bisection.
 
     k has 2^31 values, so the tail is right to one of them, and to the rounding of u in single precision.
@@ -135,7 +135,7 @@ def steps(made: bdl.Sampler, n: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dynamics", [bdl.SGHMC(), bdl.SGNHT(), bdl.SGLD(), bdl.PSGLD(), bdl.MeanField(0.1)], ids=str)
-def test_a_machine_without_a_compiler_samples_the_same_to_rounding(dynamics, monkeypatch):
+def test_a_machine_without_a_compiler_samples_same_to_rounding(dynamics, monkeypatch):
     """20 steps round each number some ten times; the dynamics are stable, so that the errors only add up."""
     ours = steps(sampler(dynamics=dynamics), 20)
     monkeypatch.setattr(noise, "_library", lambda: None)

@@ -24,7 +24,6 @@ D64 = torch.float64
 FACTORS = torch.tensor([1.0, 0.2], dtype=D64)
 Z = 4.5  # standard errors
 VECTORS = [row for row in LINEAR if row.build(2, D64).per_coordinate]
-ORDER_1 = [row for row in VECTORS if row.order == 1]
 
 
 def error(row: Row, dynamics, precision, lr, tau, expected) -> float:
@@ -34,7 +33,7 @@ def error(row: Row, dynamics, precision, lr, tau, expected) -> float:
     return float(np.linalg.norm(found - expected.numpy()) / expected.norm())
 
 
-def test_the_table_has_rows_that_take_vectors_and_rows_that_do_not():
+def test_table_has_rows_that_take_vectors_and_rows_that_do_not():
     assert {row.name for row in LINEAR} - {row.name for row in VECTORS} == {"cchmc", "recipe-dense", "sgld-dense"}
     assert {"sgld", "sghmc-0.1", "baoab-0.1", "sgnht-0.1", "psgld-frozen"} <= {row.name for row in VECTORS}
 
@@ -166,7 +165,7 @@ def test_priors_by_block_add_up():
     assert sampler.prior.identity()["parts"][1] == {"stop": 10, "prior": {"type": "bdl.Laplace", "scale": 0.5}}
 
 
-def test_the_first_pattern_that_matches_counts_and_the_rest_is_as_without_blocks():
+def test_the_first_matching_pattern_counts_and_the_rest_is_plain():
     blocks = {"layer0.*": bdl.Block(lr_factor=0.5), "layer*": bdl.Block(lr_factor=2.0)}
     assert make(named((1,), (2,)), blocks=blocks).chain.lr_factors.tolist() == [0.5, 2.0, 2.0]
     plain = make(named((1,), (2,)), blocks={"layer0.*": bdl.Block(prior=bdl.Gaussian(2.0))})
@@ -194,13 +193,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(settings, words):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, True, "a"])
-def test_factors_are_positive_numbers(value):
-    with pytest.raises(bdl.ConfigError, match="lr_factor of a block must be a number > 0"):
-        bdl.Block(lr_factor=value)
-
-
-def test_dynamics_of_ones_own_take_one_lr_unless_they_say_otherwise():
+def test_foreign_dynamics_take_one_lr_unless_they_say_otherwise():
     assert Dynamics.per_coordinate is False
 
 

@@ -130,7 +130,7 @@ def test_named_scales_are_variances_over_fan_in(name, gain):
     torch.testing.assert_close(named, expected.double(), rtol=1e-6, atol=0)
 
 
-def test_student_t_without_a_variance_takes_it_as_the_square_of_the_scale():
+def test_student_t_without_variance_takes_it_as_square_of_scale():
     scale = bdl.StudentT(2.0, "he").bind([(2, 8)], torch.zeros(16)).scale
     torch.testing.assert_close(scale, torch.full((16,), 0.5))
 
@@ -207,48 +207,12 @@ def test_prior_alone_is_sampled(prior, expected):
 
 # ---- bad values ------------------------------------------------------------------------------------------------------
 
-KINDS = {"precision": bdl.Gaussian, "Laplace scale": bdl.Laplace, "Student-t scale": lambda v: bdl.StudentT(scale=v)}
-
-
-@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, None, "wide", [], [1.0, -1.0], [1.0, math.nan], ["a"]])
-@pytest.mark.parametrize("what", KINDS)
-def test_bad_scales_are_refused(what, value):
-    """The message is one line that names the value."""
-    with pytest.raises(bdl.ConfigError) as error:
-        KINDS[what](value)
-    message = str(error.value)
-    assert what in message and str(value) in message and "\n" not in message
-
 
 def test_zero_is_a_precision_but_no_scale():
     """Precision 0 is the improper uniform prior, whose constant is NaN."""
     assert math.isnan(bdl.Gaussian(0.0).constant(3))
     assert math.isnan(bdl.Gaussian([1.0, 0.0]).bind([(2,), (1,)], torch.zeros(3)).constant(3))
     assert math.isnan(bdl.Uniform().constant(3))
-    for build in (bdl.Laplace, lambda v: bdl.StudentT(scale=v)):
-        with pytest.raises(bdl.ConfigError, match="> 0, got 0"):
-            build(0.0)
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: bdl.StudentT(0.0), lambda: bdl.StudentT(math.inf), lambda: bdl.StudentT(math.nan),
-        lambda: bdl.ScaleMixture(0.0), lambda: bdl.ScaleMixture(1.0), lambda: bdl.ScaleMixture(0.5, 1.0, 1.0),
-        lambda: bdl.ScaleMixture(0.5, math.inf, 1.0), lambda: bdl.ScaleMixture(0.5, 1.0, 0.0),
-        lambda: bdl.ScaleMixture(math.nan),
-    ],
-)  # fmt: skip
-def test_bad_numbers_are_refused(build):
-    with pytest.raises(bdl.ConfigError, match="got ") as error:
-        build()
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("build", [bdl.Gaussian, bdl.Laplace, lambda v: bdl.StudentT(scale=v)])
-def test_scales_that_do_not_fit_the_tensors_are_refused(build):
-    with pytest.raises(bdl.ConfigError, match="3 scales for 2 parameter tensors"):
-        bdl.Sampler(nn.Linear(2, 2).parameters(), bdl.SGLD(), num_data=5, lr=0.1, prior=build([1.0, 2.0, 3.0]))
 
 
 def test_other_scales_have_another_identity():

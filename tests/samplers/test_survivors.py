@@ -70,7 +70,7 @@ def test_a_dropped_chain_counts_no_more():
     assert stack.sampler.target_chains == OTHERS and stack.sampler.survivors.excluded() == {2: 10}
 
 
-def test_two_lost_chains_and_one_that_diverges_again_while_it_is_dropped():
+def test_two_lost_chains_and_one_that_diverges_while_dropped():
     stack = Stack("drop", {10: [2], 20: [2, 0]}, stack=1)
     with pytest.warns(BdlWarning, match="has diverged") as heard:
         stack.go(STEPS)
@@ -114,7 +114,7 @@ def test_where_no_chain_is_left_the_run_ends():
         stack.go(STEPS)
 
 
-def test_a_parameter_that_is_not_finite_is_found_before_a_state_is_saved():
+def test_a_parameter_not_finite_is_found_before_a_state_is_saved():
     stack = Stack("drop")
     stack.go(3)
     with torch.no_grad():
@@ -141,7 +141,7 @@ def test_what_cannot_go_on_is_refused(arguments, message):
         bdl.Sampler([theta], **settings)
 
 
-def test_a_replaced_chain_takes_over_the_buffers_and_the_noise_estimates_of_one_that_goes_on():
+def test_a_replaced_chain_takes_over_buffers_and_noise_estimates():
     """Its own estimates are of gradients at another place, its BatchNorm statistics of a network that is gone."""
     stack = Stack("drop", {BAD[0]: [BAD[1]]})
     statistics = torch.arange(2.0 * CHAINS).view(CHAINS, 2)

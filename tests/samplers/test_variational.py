@@ -360,23 +360,6 @@ def test_samples_in_the_store_are_draws(tmp_path):
     assert (np.abs(estimate.z([0.0] * D + [1.0] * D)) < Z).all()
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (dict(init_std=0.0), "init_std must be > 0, got 0"),
-        (dict(init_std=math.nan), "init_std must be > 0, got nan"),
-        (dict(kl_weights="half"), "got 'half'"),
-        (dict(kl_weights="geometric"), "number of batches of an epoch, got None"),
-        (dict(kl_weights="geometric", batches=0), "number of batches of an epoch, got 0"),
-    ],
-    ids=str,
-)
-def test_bad_arguments_are_refused(arguments, message):
-    with pytest.raises(bdl.ConfigError, match=message) as error:
-        bdl.MeanField(**arguments)
-    assert "\n" not in str(error.value)
-
-
 def test_explain_says_what_it_is():
     lines = Fit(bdl.MeanField()).go(1).sampler.explain()
     assert "variational: an independent normal distribution per coordinate, not exp(-U/T)" in lines

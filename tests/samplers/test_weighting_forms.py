@@ -1,10 +1,11 @@
-"""Tests of `bdl.samplers.weighting.histogram`, `.depth` and `.partition`.
+"""Tests of `bdl.samplers.weighting.weightings`, `.histogram`, `.depth` and `.partition`.
 
 The forms of adaptive weighting on a law whose G is known: fixed points, multipliers, floors, units of energy.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -89,7 +90,7 @@ def test_fixed_point_and_multiplier(rise: str, zeta: float, low: float):
         assert shares[0] == pytest.approx(1 / (1 + math.log(1 + zeta * (1 - g_1) / g_1) / zeta), rel=0.12)
 
 
-def test_a_linear_start_is_the_multiplier_of_the_authors_network_code():
+def test_a_linear_start_is_multiplier_of_authors_network_code():
     """Before any energy theta_i = i/m, so that the multiplier between the bins i and i + 1 is 1 + zeta T / U there."""
     weighting = bdl.AdaptiveWeight(zeta=300.0, low=0.0, high=2500.0, bins=125, form=Form("bounded", 0, "linear"))
     h = weighting.init(torch.zeros(3, dtype=D64))
@@ -217,7 +218,7 @@ def test_one_visited_bin_says_nothing_of_the_depth():
     assert "nats of log G" not in sampler.explain()
 
 
-def test_the_full_form_has_its_largest_multiplier_where_energies_do_not_reach_the_lower_bin():
+def test_the_full_form_is_largest_where_lower_bin_stays_empty():
     """1 + zeta T / width, whatever the energy and the count of visits; under "slides" the rise waits for visits."""
     bins = {"zeta": 200.0, "edges": [-150.0, -50.0, 50.0], "rate": lambda k: 0.05}
     for form, multiplier in (("full", 3.0), ("slides", 1.0)):
@@ -279,13 +280,13 @@ def test_psi_survives_a_falling_temperature(units: str):
         assert 0.7 < float((sampler.reweighting.energy / sampler.used.temperature).mean()) / 25 < 1.3
 
 
-def test_at_zero_temperature_energies_in_units_of_it_are_left_alone():
+def test_at_zero_temperature_energies_in_its_units_stay():
     sampler, advance = chains_on(bdl.AdaptiveWeight(low=10.0, high=50.0, units="temperature"), T=0.0, count=1)
     advance()
     assert sampler.reweighting.histogram is None and sampler.multiplier.eq(1).all() and sampler.log_weight.eq(0).all()
 
 
-def test_one_chain_at_zero_temperature_has_no_energy_in_units_of_it():
+def test_a_chain_at_zero_temperature_has_no_energy_in_its_units():
     _, advance = chains_on(bdl.AdaptiveWeight(units="temperature"), T=torch.tensor([0.0, 1.0]), count=2)
     with pytest.raises(ConfigError, match='units="temperature" divides energies by T, got .*set T > 0 in every chain'):
         advance()
@@ -336,27 +337,6 @@ def test_edges_by_hand_need_no_pilot():
     assert h.grid().bin_of(np.array([-3.0, 9.9, 10.0, 29.0, 70.0] + [0.0] * 27))[:5].tolist() == [0, 0, 1, 3, 4]
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (
-            dict(edges=[1.0, 3.0, 2.0]),
-            r"edges must be at least three energies in ascending order, got \[1.0, 3.0, 2.0\]",
-        ),
-        (dict(edges=[1.0, 2.0]), "at least three"),
-        (dict(edges=5), "at least three energies in ascending order, got 5"),
-        (dict(edges=["a", 2.0, 3.0]), "at least three"),
-        (dict(edges=[1.0, 2.0, 3.0], low=1.0), "either edges or low and high"),
-        (dict(low=True), 'low must be an energy in nats, a quantile such as "0.1%"'),
-        (dict(low="1N", high="0.5N"), "low must be below high, got low = 1N, high = 0.5N"),
-    ],
-    ids=str,
-)
-def test_a_partition_that_cannot_be_is_refused(arguments, words):
-    with pytest.raises(ConfigError, match=words):
-        bdl.AdaptiveWeight(**arguments)
-
-
 def test_a_floor_above_the_top_that_the_pilot_found_is_refused():
     _, advance = chains_on(bdl.AdaptiveWeight(low=1000.0, pilot=200))
     with pytest.raises(ConfigError, match="low = 1000 is not below high = .* set low below most of them, or to null"):
@@ -365,7 +345,7 @@ def test_a_floor_above_the_top_that_the_pilot_found_is_refused():
 
 
 @pytest.mark.parametrize("units", ["nats", "temperature"])
-def test_chains_that_share_psi_at_temperatures_of_their_own_are_described_each(units: str):
+def test_chains_that_share_psi_at_their_own_t_are_described_each(units: str):
     """Bins in U/T are bins in nats at each chain's T. At one T there is one row."""
     weighting = bdl.AdaptiveWeight(low=1.0, high=50.0, bins=10, units=units, shared=True)  # type: ignore[arg-type]
     T = torch.tensor([1.0, 2.0], dtype=torch.float64)
@@ -382,3 +362,16 @@ def test_chains_that_share_psi_at_temperatures_of_their_own_are_described_each(u
     assert tensors["recent_energies"].shape == (3, 2)
     sampler.param_groups[0]["temperature"] = torch.ones(2)
     assert len(sampler.psi()[0]["edges"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "form"),
+    [
+        (bdl.AdaptiveWeight, "slides", Form("bounded", 10, "flat", True)),
+        (bdl.AdaptiveWeight, "code", Form("log", 0, "linear", True)),
+        (bdl.Contour, "slides", Form("clipped", 10, "flat", False)),
+        (bdl.Contour, "code", Form("log", 0, "linear", False)),
+    ],
+)
+def test_a_form_by_its_name(kind, name, form):
+    assert kind(form=name).psi_form == form and len(dataclasses.fields(kind)) <= 12

@@ -121,7 +121,7 @@ np.save(sys.argv[2], model.predict_proba(X))
 """
 
 
-def test_a_fitted_estimator_needs_no_file_and_predicts_in_another_process(tmp_path, monkeypatch):
+def test_a_fitted_estimator_needs_no_file_in_another_process(tmp_path, monkeypatch):
     X, y = rows()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -222,7 +222,7 @@ def test_import_bdl_does_not_load_scikit_learn():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_conformal_sets_and_intervals_hold_rows_that_the_fit_has_not_seen(regressor, classifier):
+def test_conformal_sets_and_intervals_hold_unseen_rows(regressor, classifier):
     """400 new rows calibrate and 400 others judge: the share that is held has a standard error of at most 0.0212. Names
     of classes that the fit has not seen are refused."""
     X, y = rows(800, seed=5)

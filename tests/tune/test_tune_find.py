@@ -71,7 +71,7 @@ class Plain(torch.nn.Module):
         return torch.nn.functional.linear(x, self.inner.weight, self.inner.bias)
 
 
-def test_a_network_that_needs_autograd_has_the_settings_of_its_twin(small):
+def test_a_network_that_needs_autograd_has_settings_of_its_twin(small):
     twin = bdl.ChainStack(Plain(), 2)
     twin.load_state_dict({name.replace("net.", "net.inner."): value for name, value in small[0].state_dict().items()})
     assert [isinstance(choose_gradient(s, small[1]), Autograd | InTurn) for s in (twin, small[0])] == [True, False]
@@ -125,7 +125,7 @@ def test_what_is_not_tuned_is_said():
     assert describe_untuned(bdl.SGLD([1.0, 2.0])) and describe_untuned(bdl.SGHMC(mass="diagonal"))
 
 
-def test_a_sampler_that_preconditions_its_step_gets_a_batch_and_a_prior_only(small):
+def test_a_preconditioned_sampler_gets_a_batch_and_a_prior_only(small):
     found = bdl.find_settings(*small, dynamics=bdl.PSGLD(), steps=800).settings
     assert list(found) == ["batch_size", "prior"] and found["batch_size"] == 60
 
@@ -168,7 +168,7 @@ def test_rest_is_where_a_decay_has_ended():
     assert rest(noise - 0.01 * steps) is None
 
 
-def test_movement_is_that_of_the_energy_in_its_standard_deviations():
+def test_movement_is_that_of_energy_in_its_standard_deviations():
     """800 parameters: U has the standard deviation 20 T. Noise alone moves nothing."""
     noise = 20 * torch.randn(50, generator=torch.Generator().manual_seed(0))
     assert movement(noise, 1.0, 800) == 0

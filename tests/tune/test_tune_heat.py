@@ -73,7 +73,7 @@ def found(dynamics, **arguments) -> bdl.tune.choice.Tuning:
 
 
 @pytest.mark.parametrize("dynamics", [bdl.SGHMC(), bdl.BAOAB(), bdl.SGNHT()], ids=str)
-def test_the_lr_that_is_found_keeps_the_hottest_direction_within_the_budget(dynamics):
+def test_lr_that_is_found_keeps_hottest_direction_within_budget(dynamics):
     """1.1 T, and the error of the step beside it. The budget for the mean alone would let SGHMC heat it to 1.4 T."""
     tuning = found(dynamics)
     lr = tuning.settings["lr"]
@@ -152,7 +152,7 @@ def test_a_direction_that_stands_apart_has_its_variance(d):
     assert sum(apart) / 200 == pytest.approx(100, abs=4 * 100 * math.sqrt(2 / 64 / 200) + 1)
 
 
-def test_where_the_hottest_direction_cannot_be_cool_lr_stays_and_a_line_says_so():
+def test_where_a_direction_cannot_be_cool_lr_stays_and_line_says():
     limits = Limits(curvature=1e-6, noise_per_lr=1.0)
     batches = BatchHeat(bdl.SGHMC(0.1), TAU, 2 * TAU * 2 * AFFORDABLE, 2 * TAU, 256, 10_000)
     choice = choose_lr(limits, 0.1, batches)

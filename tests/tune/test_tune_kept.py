@@ -55,5 +55,5 @@ def test_a_broken_promise_is_one_line(name, measured, words):
     )
 
 
-def test_a_run_that_has_said_that_it_is_not_at_rest_does_not_keep_the_promise():
+def test_a_run_that_said_it_is_not_at_rest_breaks_the_promise():
     assert list(broken_promises(GOOD, Promised(at_rest=False))) == ["rest"]

@@ -35,7 +35,7 @@ def test_the_score_is_that_of_the_mixture():
     torch.testing.assert_close(score.nll.float(), -density.log(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_candidate_replaces_the_first_only_if_it_is_clearly_better():
+def test_a_candidate_replaces_first_only_if_it_is_clearly_better():
     first, noise = torch.ones(100), torch.linspace(-1, 1, 100)
     about = {1.0: "wide", "fan_in": "tight"}
     assert choose_prior({1.0: first, "fan_in": first - 0.5 + 0.1 * noise}, about, {}).value == "fan_in"

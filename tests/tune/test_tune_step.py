@@ -34,7 +34,7 @@ def variance(e: float, a: float) -> float:
 
 
 @pytest.mark.parametrize("friction", [0.05, 0.1, 0.5, 1.0])
-def test_the_stiffest_direction_of_a_gaussian_has_just_the_budget_of_energy_too_much(friction):
+def test_a_gaussians_stiffest_direction_spends_just_the_budget(friction):
     limits = Limits(curvature=7.0)
     lr = limits.by_energy(friction)
     assert variance(lr * 7, friction) - 1 == pytest.approx(ENERGY_BUDGET, rel=1e-6)
@@ -51,7 +51,7 @@ def momentum(e: float, a: float) -> float:
 
 @pytest.mark.parametrize("friction", [0.05, 0.5, 1.0])
 @pytest.mark.parametrize("share", [0.3, 0.8, 0.95])
-def test_the_lr_at_which_momenta_of_a_gaussian_keep_to_the_budget_of_the_step(friction, share):
+def test_lr_at_which_momenta_of_gaussian_keep_to_budget_of_step(friction, share):
     """share: of the largest stable step."""
     e = share * 2 * (2 - friction)
     heat = momentum(e, friction) - 1

@@ -65,7 +65,7 @@ def test_short_trials_are_for_samplers_of_all_items_alone(noisy):
     )
 
 
-def test_trials_at_several_temperatures_have_one_start_and_one_length(noisy, short_trials, monkeypatch):
+def test_trials_at_several_temperatures_share_start_and_length(noisy, short_trials, monkeypatch):
     """Else the coldest would be trained for longest, and predict better for that."""
     seen = []
 

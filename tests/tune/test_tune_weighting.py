@@ -84,7 +84,7 @@ def energies_of(weighting, lr: float, steps: int = 2000) -> tuple[torch.Tensor, 
 
 
 @pytest.mark.parametrize("factor", slow_where(lambda factor: factor == 1.1, [1.0, 1.1]))
-def test_weighted_chains_have_the_energies_of_plain_ones_at_the_colder_temperature(choice, factor):
+def test_weighted_chains_have_plain_energies_at_a_lower_t(choice, factor):
     """The mean energy is d T'/2 times 1 + lr h / (2 (2 - a)), the step's own error, within 4 standard errors.
 
     Those are about 1 %. The negative control is a zeta 1.1 times as large, whose T' is 9 % lower.
@@ -144,7 +144,7 @@ def short_trials(monkeypatch):
     monkeypatch.setattr("bdl.tune.find.SHORTEST_OF_T", 200)
 
 
-def test_find_settings_gives_zeta_and_the_lr_that_moves_as_plain_chains_do(linear, short_trials):
+def test_find_settings_gives_zeta_and_an_lr_that_moves_as_plain(linear, short_trials):
     found = settings(linear, AUTO)
     stack, loss, items = linear
     plain = bdl.find_settings(
@@ -171,9 +171,7 @@ def test_find_settings_gives_zeta_and_the_lr_that_moves_as_plain_chains_do(linea
     ],
     ids=["given", "plain", "riemannian", "preconditioned"],
 )
-def test_a_known_lr_is_divided_by_the_multiplier_where_it_is_that_without_weighting(
-    linear, short_trials, dynamics, given, lr
-):
+def test_a_known_lr_is_divided_by_the_multiplier(linear, short_trials, dynamics, given, lr):
     found = settings(linear, AUTO, dynamics, steps=20_000, **given)
     low, meet, high = found["weighting"]["edges"]
     multiplier = 1 + found["weighting"]["zeta"] / (high - meet)
@@ -202,7 +200,7 @@ def line_of(case, steps: int) -> str:
     return str(choice)
 
 
-def test_a_weighting_that_diverges_in_the_rehearsal_gets_a_smaller_lr(curved):
+def test_a_weighting_that_diverges_in_rehearsal_gets_smaller_lr(curved):
     """An lr of plain chains at T = 1 is too large for a multiplier of 1 + 3e6 T / width."""
     steep = bdl.AdaptiveWeight(zeta=3e6, edges=[-1e4, -1e3, 8e3], form="full")
     plain, weighted = (settings(curved, w)["lr"] for w in (bdl.Flat(), steep))

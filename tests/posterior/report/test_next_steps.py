@@ -69,7 +69,7 @@ def test_a_run_that_is_not_at_rest_is_told_how_much_longer():
 
 
 @pytest.mark.parametrize("sampler", ["awsghmc", "awsgld", "awsgnht", "awpsgld", "awsgrld"])
-def test_samples_of_a_weighted_distribution_lead_to_the_plain_sampler(sampler):
+def test_samples_of_weighted_distribution_lead_to_plain_sampler(sampler):
     """It exists, and takes the other keys."""
     command = f"bdl train sampler={sampler} sampler.weighting.zeta=300 data=landsat"
     plain = sampler.removeprefix("aw")
@@ -88,7 +88,7 @@ def test_what_is_no_sampler_leads_to_the_default_one(decisive, temperature):
     assert advised("no posterior", command="bdl train seed=1", decisive=decisive, temperature=temperature) == []
 
 
-def test_a_posterior_that_is_worse_than_its_start_says_so_before_its_result():
+def test_a_posterior_worse_than_its_start_says_so_first():
     scores = {"test/one_sample/accuracy": 0.8, "test/bma/accuracy": 0.9, "test/bma/nll": 0.5, "test/start/nll": 0.4}
     text = page(ReportData("a", metrics=scores))
     places = [
@@ -119,7 +119,7 @@ def test_a_picture_of_constants_is_left_out():
     assert "Learning rate" in page(ReportData("a", trace={**steps, "lr": np.array([0.3, 0.2, 0.1])}))
 
 
-def test_the_table_of_classes_has_names_and_means_and_that_of_strange_items_its_scores():
+def test_the_table_of_classes_has_names_means_and_strange_scores():
     evaluation = ClassEvaluation(bdl.CategoricalNLL(), torch.tensor([0, 1, 1]), 1)
     evaluation.add([0], 9 * torch.eye(2)[[0, 1, 0]][None])
     rows = dict(class_rows(evaluation, ["cat", "dog"]))

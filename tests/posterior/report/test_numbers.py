@@ -85,7 +85,7 @@ def test_chain_metrics_are_means_over_the_kept_part_of_the_run(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_chain_metrics_weigh_steps_by_lr_and_ignore_unknown_values_and_steps_that_do_not_sample(tmp_path, name):
+def test_chain_metrics_weigh_by_lr_and_ignore_unknown_values(tmp_path, name):
     steps = torch.arange(1, 17).double()
     values, temperature = steps[:, None].clone(), torch.ones(16).double()
     values[10] = math.nan  # step 11
@@ -96,7 +96,7 @@ def test_chain_metrics_weigh_steps_by_lr_and_ignore_unknown_values_and_steps_tha
     assert summarise(late(tmp_path), LOADERS, columns).metrics[name] == pytest.approx(expected)
 
 
-def test_a_measured_temperature_is_compared_with_the_t_of_its_own_step(tmp_path):
+def test_measured_temperature_is_compared_with_t_of_its_own_step(tmp_path):
     """Under a falling T its mean would lie far above the last T, however well the chain follows."""
     falling = 0.5 ** torch.arange(16).double()
     heated = {"noise_ratio": 0.25 + 0 * falling[:, None], "configurational_temperature": 0.75 * falling[:, None]}
@@ -162,7 +162,7 @@ def test_without_a_trace_chain_metrics_are_unknown(summary, posterior):
     assert summary.metrics["temperature"] == 1.0 and summary.metrics["lr"] == posterior.records[-1].lr
 
 
-def test_every_split_is_scored_and_the_first_gives_the_convergence(posterior):
+def test_every_split_is_scored_and_the_first_gives_convergence(posterior):
     x, y = toys.tensors(seed=5)
     both = summarise(posterior, {**LOADERS, "train": TensorSlices(x, y)})
     for split, loader in (("test", TensorSlices(X, Y)), ("train", TensorSlices(x, y))):
@@ -172,7 +172,7 @@ def test_every_split_is_scored_and_the_first_gives_the_convergence(posterior):
     assert (both.metrics["samples"], both.metrics["chains"]) == (16, 2)
 
 
-def test_out_of_distribution_items_are_compared_with_the_first_split(posterior):
+def test_out_of_distribution_items_are_compared_with_first_split(posterior):
     outside = TensorSlices(5 * X, Y)
     metrics = summarise(posterior, LOADERS, ood=outside).metrics
     for name, value in ood(posterior, X, 5 * X).items():

@@ -125,7 +125,7 @@ def test_pictures_are_whole_svgs_that_load_nothing(text):
         assert all(v.startswith(("#", "data:image/png;base64,")) for v in links)
 
 
-def test_checks_lead_to_the_section_that_shows_what_they_are_about(text):
+def test_checks_lead_to_section_that_shows_what_they_are_about(text):
     reader = Reader(text)
     assert len(set(reader.ids)) == len(reader.ids)
     assert {link[1:] for link in reader.within} <= set(reader.ids)
@@ -156,7 +156,7 @@ def test_rows_and_pictures_of_constants_are_left_out():
     assert both.title == "Learning rate and temperature" and len(both.draw(*both.arguments).axes) == 2
 
 
-def test_a_picture_says_what_to_look_for_and_the_worst_that_its_checks_found(data):
+def test_a_picture_says_what_to_look_for_and_its_worst_check(data):
     level, rises = (page(replace(data, metrics={**data.metrics, **energy})) for energy in (
         {"ess/energy": 900.0, "energy/drift": 0.01, "energy/drift_t": 0.3},
         {"ess/energy": 22.0, "energy/drift": 1.35, "energy/drift_t": 9.0},
@@ -271,7 +271,7 @@ def test_the_page_of_a_posterior(tmp_path, posterior, summary_of):
     assert "<pre>T = 1</pre>" in text and f"{summary_of.metrics['test/bma/nll']:.4f}" in text
 
 
-def test_without_a_trace_the_page_shows_the_energies_of_kept_samples(tmp_path, posterior, summary_of):
+def test_without_a_trace_the_page_shows_energies_of_kept_samples(tmp_path, posterior, summary_of):
     write_page(tmp_path / "report.html", posterior, summary_of, {}, "", None)
     text = (tmp_path / "report.html").read_text()
     assert "<h2>Energy</h2>" in text and "<h2>Learning rate" not in text

@@ -33,7 +33,7 @@ def test_scores_and_facts_are_printed(capsys):
     assert last.startswith("verdict: not known. Monte Carlo error: ")
 
 
-def test_t_eff_is_a_mean_and_the_hottest_direction_stands_beside_it(capsys):
+def test_t_eff_is_a_mean_and_hottest_direction_stands_beside_it(capsys):
     hot = {"temperature/directions/hottest": 125.0, "temperature/directions/hottest_se": 31.0}
     print_summary(CHAIN | {"kinetic_temperature": 1.0} | hot)
     out = capsys.readouterr().out

@@ -86,7 +86,7 @@ def drawn(items: int, outside: int = 3) -> Values:
 
 
 @pytest.mark.parametrize("items", [1, 40, 500])
-def test_every_item_of_the_picture_is_inside_or_outside_its_interval(items):
+def test_every_item_of_picture_is_inside_or_outside_its_interval(items):
     ax = figures.intervals_figure(drawn(items, min(3, items))).axes[0]
     lines = {line.get_label(): line for line in ax.get_lines()}
     means = lines["predicted mean"].get_ydata()

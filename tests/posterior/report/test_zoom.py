@@ -17,7 +17,7 @@ def decoded(text: str, low: float, high: float) -> np.ndarray:
     return np.where(levels > ZOOM_LEVELS, np.nan, low + (high - low) * levels / ZOOM_LEVELS)
 
 
-def test_the_lines_of_each_axis_decode_to_what_was_drawn_to_half_a_level():
+def test_lines_of_each_axis_decode_to_half_a_level():
     x, y = np.arange(50.0), np.random.default_rng(0).normal(size=50) * 1e4
     y[7], constant = np.nan, np.full(50, 3.0)
 

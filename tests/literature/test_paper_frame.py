@@ -110,7 +110,7 @@ def test_bad_names_get_one_line(registered, script, tmp_path, arguments, message
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_gets_one_line_before_the_run(registered, script, tmp_path, monkeypatch):
+def test_folder_that_cannot_be_written_gets_one_line_before_run(registered, script, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setitem(REGISTRY, "tiny", Experiment("tiny", "", "", lambda context: pytest.fail("it ran")))
     status, _, err = script("tiny", "--out", str(tmp_path / "file"))
