@@ -8,6 +8,7 @@ from .contrib.covariance_controlled import CCHMC
 from .contrib.distillation.distil import Distilled
 from .contrib.distillation.training import Distillation
 from .contrib.isokinetic import SMILE
+from .contrib.landscape.callback import LearningCoefficient
 from .contrib.landscape.coefficient import learning_coefficient
 from .contrib.landscape.estimate import CoefficientEstimate
 from .contrib.recipe.recipe import Recipe
@@ -19,7 +20,6 @@ from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaErr
 from .lightning import callbacks
 from .lightning.callbacks import (
     CollectSamples,
-    LearningCoefficient,
     ModelAverage,
     Monitor,
     SaveLast,

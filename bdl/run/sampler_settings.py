@@ -41,13 +41,15 @@ class SamplerSettings:
     frozen: FrozenMode = "eval"
     blocks: Blocks | None = None
     on_divergence: OnDivergence = "stop"
+    kind: Callable[..., bdl.Sampler] = bdl.Sampler  # or a subclass of it
 
     @classmethod
     def of(cls, section: Section[Callable[..., bdl.Sampler]]) -> SamplerSettings:
-        """The settings of a section of the configuration, which names `bdl.Sampler` and is `_partial_`."""
+        """The settings of a section of the configuration, which names a `bdl.Sampler` and is `_partial_`."""
         partial: Any = section.build()
-        return cls(**partial.keywords)
+        return cls(**partial.keywords, kind=partial.func)
 
     def __call__(self, params: Iterable[Any], chains: int | None = None) -> bdl.Sampler:
         """The sampler of these parameters, see `BayesianModule`."""
-        return bdl.Sampler(params, chains=chains, **vars(self))
+        settings = {name: value for name, value in vars(self).items() if name != "kind"}
+        return self.kind(params, chains=chains, **settings)

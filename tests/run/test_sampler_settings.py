@@ -17,7 +17,8 @@ def test_the_settings_are_the_arguments_of_the_sampler_with_its_defaults():
     defaults = {
         n: p.default for n, p in arguments.items() if n not in ("params", "chains") and p.default is not p.empty
     }
-    settings = vars(SamplerSettings(dynamics=bdl.SGLD(), num_data=1, lr=1.0))
+    settings = {**vars(SamplerSettings(dynamics=bdl.SGLD(), num_data=1, lr=1.0))}
+    assert settings.pop("kind") is bdl.Sampler
     assert settings.keys() == {*defaults, "dynamics", "num_data", "lr"} == arguments.keys() - {"params", "chains"}
     assert {name: identity(settings[name]) for name in defaults} == identity(defaults)
 
