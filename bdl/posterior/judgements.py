@@ -52,7 +52,7 @@ class Numbers(dict[str, float]):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the verdict that does not decide it."""
+    """A line of the verdict that does not decide it."""
 
     level: Level
     name: str

@@ -46,7 +46,7 @@ OF_FOLDERS = {
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """No search for garbage: the objects that imports make are none. It takes a tenth of the time to import torch."""
+    """Import without garbage collection, which would take a tenth of the time to import torch and find nothing."""
     gc.disable()
     try:
         yield

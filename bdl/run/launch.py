@@ -143,7 +143,7 @@ def _forward_signals(processes: Sequence[BaseProcess]) -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Signals that arrive meanwhile are seen afterwards. Processes started meanwhile begin with them blocked."""
+    """Block signals inside the context: they arrive after it. Processes that start inside begin with them blocked."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield

@@ -31,8 +31,8 @@ def gather_outcomes(
 ) -> Outcome:
     """Join the outcomes of all stacks, in the main process once all are done. The others return their first.
 
-    mine: the stacks of this process, of which outcomes has those that began. steps: those of a whole run. Before its
-    end the stacks stand at different steps, so the joint outcome is the least number of steps alone.
+    mine: the stacks of this process. outcomes: of the stacks among them that began. steps: the length of the run.
+    Before its end the stacks stand at different steps, so the joint outcome is the least number of steps alone.
     """
     for stack, outcome in zip(mine, outcomes, strict=False):
         rates = {} if outcome.swap_rates is None else {"swap_rates": outcome.swap_rates}

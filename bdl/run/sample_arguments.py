@@ -12,10 +12,10 @@ from bdl.errors import ConfigError, check_whole, did_you_mean
 from bdl.frozen import FrozenMode, Only
 from bdl.lightning.callbacks import Schedule
 from bdl.run.sampler_settings import SamplerSettings
-from bdl.samplers.batch_gradient import GradientEstimator
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
+from bdl.samplers.estimator import GradientEstimator
 from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.blocks import Blocks

@@ -11,10 +11,10 @@ import torch.distributed as dist
 import bdl
 from bdl.frozen import FrozenMode, Only
 from bdl.run.section import Section
-from bdl.samplers.batch_gradient import Given
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
+from bdl.samplers.estimator import Given
 from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.blocks import Blocks

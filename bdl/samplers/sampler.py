@@ -14,7 +14,7 @@ from bdl.display import Shown
 from bdl.errors import ConfigError
 from bdl.frozen import FrozenMode, Only
 from bdl.samplers import parallel
-from bdl.samplers.batch_gradient import BatchGradient, Given, estimator_of
+from bdl.samplers.batch_gradient import BatchGradient
 from bdl.samplers.batch_noise import BatchNoise, stride_of
 from bdl.samplers.buffer import checked, refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain
@@ -22,6 +22,7 @@ from bdl.samplers.clipping import Clip
 from bdl.samplers.combinations import refuse_combinations, refuse_factors, refuse_learned, refuse_types
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
+from bdl.samplers.estimator import Given, estimator_of
 from bdl.samplers.exchange import Exchange, Replicas
 from bdl.samplers.explanation import Explanation
 from bdl.samplers.host import Host, OfHost

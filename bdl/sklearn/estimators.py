@@ -70,7 +70,7 @@ class BayesianMLP(BaseEstimator):
         return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
     def _sample(self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood) -> None:
-        """Learn the encoding of X (n, features), and sample the posterior of the network, for y as it shall see it."""
+        """Learn the encoding of X (n, features), and sample the posterior of the network for the encoded y."""
         columns = [str(name) for name in getattr(self, "feature_names_in_", range(X.shape[1]))]
         frame = pd.DataFrame(X, columns=columns)
         learned = (NumberColumn.learn(frame[name]) for name in columns)

@@ -1,4 +1,4 @@
-"""Which sampler a table gets for which nobody chose one, and for how many steps; the evidence is in docs/results.md."""
+"""The default sampler of a table, and its number of steps. docs/results.md has the evidence."""
 
 from __future__ import annotations
 

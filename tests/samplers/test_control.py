@@ -1,4 +1,4 @@
-"""Tests of `bdl.contrib.control.variate`, `bdl.samplers.batch_gradient` and `.explanation`."""
+"""Tests of `bdl.contrib.control.variate`, `bdl.samplers.batch_gradient`, `.estimator` and `.explanation`."""
 
 from __future__ import annotations
 

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from bdl.contrib.control.check import check_control
 from bdl.errors import ConfigError
-from bdl.samplers.batch_gradient import BatchGradient, GradientEstimator
+from bdl.samplers.batch_gradient import BatchGradient
 from bdl.samplers.batch_noise import EVERY, KEEP, BatchNoise
 from bdl.samplers.chain import Chain
 from bdl.samplers.dynamics.base import Transition, mean
+from bdl.samplers.estimator import GradientEstimator
 from bdl.samplers.potential import BoundGradient, Closure, Evaluation, Potential
 from bdl.samplers.weighting.base import Weighting
 
