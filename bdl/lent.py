@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bdl.torch_private import versions
+
 FROM = 2**20  # numbers in all gradients. Below, stealing autograd's tensors and one copy of all takes fewer kernels
 
 
@@ -31,15 +33,15 @@ class LentGradients:
         for p, grad in zip(self._params, self._lent, strict=True):
             grad.zero_()
             p.grad = grad
-        self._versions = [grad._version for grad in self._lent]
+        self._versions = versions(self._lent)
 
     @torch.no_grad()
     def idle(self) -> list[int]:
         """The positions of parameters without a gradient, whose places hold zeros. A gradient elsewhere is copied."""
-        found = []
-        for i, (p, grad, version) in enumerate(zip(self._params, self._lent, self._versions, strict=True)):
+        found, now = [], versions(self._lent)
+        for i, (p, grad) in enumerate(zip(self._params, self._lent, strict=True)):
             if p.grad is grad:
-                found += [i] if grad._version == version else []
+                found += [i] if now[i] == self._versions[i] else []
             elif p.grad is None:
                 grad.zero_()
                 found.append(i)

@@ -6,7 +6,7 @@ that somebody watches, compiled code runs evaluations too, and no network takes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,11 @@ def copy_all(out: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     else:
         for place, value in zip(out, values, strict=True):
             place.copy_(value)
+
+
+def versions(tensors: Iterable[Tensor]) -> list[int]:
+    """How often each tensor, or another one of its memory, was written to."""
+    return [t._version for t in tensors]
 
 
 def standard_gamma(shape: Tensor, random: torch.Generator) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import tensors_in
-from bdl.torch_private import has_hooks, in_function_transform, is_compiled
+from bdl.torch_private import has_hooks, in_function_transform, is_compiled, versions
 
 PLAIN_TYPES = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Size)
 
@@ -27,7 +27,10 @@ class LayerCall:
 
     def gives(self, given: Any) -> bool:
         """Whether the same call returns the same, because no tensor of it has been changed in place since."""
-        unchanged = versions(self.given) == self.versions and versions(self.returned) == self.returned_versions
+        unchanged = (
+            versions(tensors_in(self.given)) == self.versions
+            and versions(tensors_in(self.returned)) == self.returned_versions
+        )
         return unchanged and alike(self.given, given)
 
 
@@ -110,14 +113,14 @@ class FrozenPrefix:
     def _record(self, key: tuple[int, int], given: Any, forward: Callable[..., Any]) -> Any:
         if not all(map(comparable, tensors_in(given))):
             return forward(*given[0], **given[1])
-        before, stream, self._inside = versions(given), torch.get_rng_state(), True
+        before, stream, self._inside = versions(tensors_in(given)), torch.get_rng_state(), True
         try:
             returned = forward(*given[0], **given[1])
         finally:
             self._inside = False
-        pure = self._before and versions(given) == before and torch.equal(stream, torch.get_rng_state())
+        pure = self._before and versions(tensors_in(given)) == before and torch.equal(stream, torch.get_rng_state())
         if pure and constant(returned) and wants_gradient(returned) <= wants_gradient(given):
-            self._calls[key] = LayerCall(given, before, returned, versions(returned))
+            self._calls[key] = LayerCall(given, before, returned, versions(tensors_in(returned)))
         return returned
 
 
@@ -130,11 +133,6 @@ def possible() -> bool:
 def comparable(tensor: Tensor) -> bool:
     """Whether torch counts the changes of the tensor, which has values of its own."""
     return not tensor.is_inference() and tensor.layout == torch.strided
-
-
-def versions(value: Any) -> list[int]:
-    """How often each tensor in a value has been changed in place."""
-    return [tensor._version for tensor in tensors_in(value)]
 
 
 def wants_gradient(value: Any) -> bool:

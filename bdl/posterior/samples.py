@@ -20,6 +20,7 @@ from bdl.engine.functional import named_tensors
 from bdl.errors import BdlWarning, StoreError
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.weights import Keyed, Weights
+from bdl.torch_private import versions
 
 GROUP_BYTES = 2**22  # bytes of sample files that are in memory together, unless one file alone is larger
 
@@ -91,7 +92,7 @@ class Samples:
             for number, record, rows in sorted(counting, key=lambda each: each[1].step)
         ]
         self._frozen = self.stores[0].frozen(named_tensors(net))
-        self._versions = _versions(self._frozen)
+        self._versions = versions(self._frozen.values())
         self.cached: list[Group] | None = None
         self.weights_by_kind: dict[tuple[str, int], Weights] = {}  # and number of files, which bad files lower
 
@@ -107,9 +108,9 @@ class Samples:
         Tensors that the network has too lie in its memory, so that a large body is there once. If somebody has written
         to the network since, they are read again from disk.
         """
-        if _versions(self._frozen) != self._versions:
+        if versions(self._frozen.values()) != self._versions:
             self._frozen = self.stores[0].frozen()
-            self._versions = _versions(self._frozen)
+            self._versions = versions(self._frozen.values())
         return self._frozen
 
     def part(self, networks: Collection[Key]) -> Samples:
@@ -228,11 +229,6 @@ class Samples:
                     yield record, None
                 elif rows:
                     yield record.of_rows(rows), rows
-
-
-def _versions(tensors: Mapping[str, Tensor]) -> list[int]:
-    """How often each tensor, or another one of its memory, was written to."""
-    return [t._version for t in tensors.values()]
 
 
 def _by_size(files: list[SampleFile]) -> Iterator[list[SampleFile]]:

@@ -23,6 +23,7 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import StoreError
 from bdl.frozen import frozen_tensors
 from bdl.snapshot import Sampled
+from bdl.torch_private import versions
 
 TYPES = {  # what the names of the format stand for
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -236,7 +237,8 @@ class FrozenPart:
 
     def sha256(self) -> str | None:
         """The checksum of its file, computed again only if somebody has written to a tensor; None without tensors."""
-        seen = [(t.data_ptr(), t._version) for t in self.tensors.values()]
+        own = list(self.tensors.values())
+        seen = [(t.data_ptr(), version) for t, version in zip(own, versions(own), strict=True)]
         if seen != self._seen:
             self._sha256, self._seen = digest(*file_parts(self.tensors)), seen
         return self._sha256
