@@ -67,7 +67,7 @@ def take_longer(m: Numbers) -> str:
 def duration(seconds: float) -> str:
     """A time, rounded.
 
-    >>> in_words(40), in_words(700), in_words(9000)
+    >>> duration(40), duration(700), duration(9000)
     ('40 seconds', '12 minutes', '2.5 hours')
     """
     if seconds < 90:

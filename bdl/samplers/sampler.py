@@ -277,6 +277,7 @@ class Sampler(Shown, torch.optim.Optimizer):
 
     def full_energy(self) -> Tensor:
         """() or (C,) U over all the data at the present θ, nats. Raises ConfigError without `full_loss`."""
+        self._follow()  # a Trainer moves the network to the CPU when it ends
         return self.chain.per_chain(self.potential.full_energy(self.param_groups[0]["lr"]))
 
     @property
