@@ -94,7 +94,8 @@ def test_nuts_samples_the_posterior_that_bdl_samples():
     In a process of its own, because JAX's threads do not survive the forks that other tests make.
     """
     code = "import test_leaderboard; print(test_leaderboard.nuts_and_hmc())"
-    paths = os.pathsep.join([str(SCRIPTS), str(Path(__file__).parent)])
+    here = Path(__file__).parent
+    paths = os.pathsep.join(map(str, [SCRIPTS, here, here.parent / "helpers"]))
     environment = {**os.environ, "PYTHONPATH": paths}
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert float(result.stdout) < 0.02

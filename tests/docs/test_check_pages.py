@@ -49,7 +49,7 @@ def test_pages_that_were_not_measured_end_the_run(site, monkeypatch):
     not any(map(shutil.which, check_pages.BROWSERS)), reason="no browser: .ci/run says that pages are not measured"
 )
 def test_a_wide_page_and_a_raw_formula_are_seen(site, script):
-    status, out, _ = script("check_pages", "--site", str(site))
+    status, out, _ = script("tools/check_pages", "--site", str(site))
     assert status == 1
     assert "/wide/ at 390 pixels: 3" in out and "/wide/ at 1280" not in out
     assert "/formula/: 1 formulas are not set" in out and "/fits/" not in out
