@@ -16,9 +16,8 @@ from bdl import native
 from bdl.errors import ConfigError
 
 MLP_SOURCE = Path(__file__).with_name("mlp_kernel.c")
-LARGEST_MATRIX = (
-    2**16
-)  # numbers in a weight matrix; beyond, torch's products gain from threads and from packed operands
+# Numbers in a weight matrix; beyond, torch's products gain from threads and from packed operands
+LARGEST_MATRIX = 2**16
 LINE = 64  # bytes; the scratch starts at a line of the cache
 _ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3, nn.SiLU: 4}  # the enum in mlp_kernel.c
 _HEAD, _FIELDS = 2, 11  # numbers in a Plan before its layers, and in a Layer

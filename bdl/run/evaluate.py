@@ -14,7 +14,6 @@ from omegaconf import DictConfig
 import bdl
 from bdl.data.module import DataModule, as_data_module
 from bdl.errors import ConfigError
-from bdl.parts import part
 from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.metrics import agreement, read_probabilities
@@ -39,7 +38,7 @@ def evaluate(cfg: DictConfig) -> None:
     data = recorded_data(config, posterior)
     start = load_start(runs, posterior, cfg.skip_bad)
     calibrate = CalibrationRequest.of(plain(cfg.get("calibrate")))
-    splits, shifts = list(cfg.splits), [part("bdl.data.Shift")(name, cfg.severity) for name in cfg.shifts]
+    splits, shifts = list(cfg.splits), [bdl.data.Shift(name, cfg.severity) for name in cfg.shifts]
     if calibrate is not None:
         check_calibration(calibrate, posterior.likelihood, data)
         splits = list(dict.fromkeys(["test", *splits, "val"]))

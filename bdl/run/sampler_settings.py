@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch.distributed as dist
@@ -19,6 +19,8 @@ from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.blocks import Blocks
 from bdl.samplers.weighting.base import Weighting
+
+OF_KIND = ("kind", "more")  # fields that are no arguments of every sampler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +44,18 @@ class SamplerSettings:
     blocks: Blocks | None = None
     on_divergence: OnDivergence = "stop"
     kind: Callable[..., bdl.Sampler] = bdl.Sampler  # or a subclass of it
+    more: Mapping[str, Any] = field(default_factory=dict)  # arguments that the subclass alone takes
 
     @classmethod
     def of(cls, section: Section[Callable[..., bdl.Sampler]]) -> SamplerSettings:
         """The settings of a section of the configuration, which names a `bdl.Sampler` and is `_partial_`."""
         partial: Any = section.build()
-        return cls(**partial.keywords, kind=partial.func)
+        own = {each.name for each in fields(cls)} - set(OF_KIND)
+        given = {name: value for name, value in partial.keywords.items() if name in own}
+        more = {name: value for name, value in partial.keywords.items() if name not in own}
+        return cls(**given, kind=partial.func, more=more)
 
     def __call__(self, params: Iterable[Any], chains: int | None = None) -> bdl.Sampler:
         """The sampler of these parameters, see `BayesianModule`."""
-        settings = {name: value for name, value in vars(self).items() if name != "kind"}
-        return self.kind(params, chains=chains, **settings)
+        settings = {name: value for name, value in vars(self).items() if name not in OF_KIND}
+        return self.kind(params, chains=chains, **settings, **self.more)

@@ -18,7 +18,7 @@ def test_the_settings_are_the_arguments_of_the_sampler_with_its_defaults():
         n: p.default for n, p in arguments.items() if n not in ("params", "chains") and p.default is not p.empty
     }
     settings = {**vars(SamplerSettings(dynamics=bdl.SGLD(), num_data=1, lr=1.0))}
-    assert settings.pop("kind") is bdl.Sampler
+    assert (settings.pop("kind"), settings.pop("more")) == (bdl.Sampler, {})
     assert settings.keys() == {*defaults, "dynamics", "num_data", "lr"} == arguments.keys() - {"params", "chains"}
     assert {name: identity(settings[name]) for name in defaults} == identity(defaults)
 
@@ -38,3 +38,19 @@ def test_a_section_becomes_settings_and_these_a_sampler():
     a, b = (torch.nn.Parameter(torch.zeros(2, 3)) for _ in "ab")
     sampler = settings({"a": a, "b": b}.items(), 2)
     assert (sampler.chains, sampler.num_data, len(sampler.sampled)) == (2, 40, 1) and not b.requires_grad
+
+
+class Named(bdl.Sampler):
+    """A subclass with an argument of its own."""
+
+    def __init__(self, params, name: str, **settings):
+        super().__init__(params, **settings)
+        self.name = name
+
+
+def test_a_subclass_of_the_sampler_gets_its_own_arguments():
+    node = {"_target_": f"{__name__}.Named", "_partial_": True, "name": "mine", "num_data": 40, "lr": 0.1}
+    sampler = SamplerSettings.of(Section({**node, "dynamics": {"_target_": "bdl.SGLD"}}))(
+        [torch.nn.Parameter(torch.zeros(2))]
+    )
+    assert type(sampler).__name__ == "Named" and (sampler.name, sampler.num_data) == ("mine", 40)

@@ -20,4 +20,4 @@ from bdl.parts import part
 def __getattr__(name: str) -> Any:
     if name == "LearningCoefficient":
         return part("bdl.callbacks.LearningCoefficient")
-    raise AttributeError(f"module {__name__} has no attribute {name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
