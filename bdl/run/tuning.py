@@ -42,16 +42,15 @@ from bdl.tune.optimiser import is_optimiser
 from bdl.tune.prior import is_around_zero
 from bdl.tune.sampler import FULL_BATCH_ROWS, ON_BATCHES, choose_length, choose_sampler
 from bdl.tune.trial import Problem
-from bdl.tune.weighting import PLAIN
+from bdl.tune.weighting import PLAIN, Explored
 
-NODES = {  # of what is chosen by name: the dynamics of a sampler, and no weighting
-    "sghmc": {"_target_": "bdl.SGHMC", "friction": ON_BATCHES.friction},
-    PLAIN: {"_target_": "bdl.Flat"},
-}
+SGHMC = {"_target_": "bdl.SGHMC", "friction": ON_BATCHES.friction}
+NODES = {"sghmc": SGHMC, PLAIN: {"_target_": "bdl.Flat"}}  # of what is chosen by name
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
 FEWEST_STEPS = 2000  # steps of the ensemble where no budget bounds them: the curvature rises while it trains
+PER_TOKEN, NOT_TRIED = "items with a label for each token", Explored.plain("no trial says how hot they may move")
 OF_OPTIMISERS = ("prior", "batch_size")  # settings that an optimiser keeps
 FEWEST_EPOCHS = 5  # epochs of the ensemble in any case
 _ASIDE: list[RunData] = []  # the data, in the copy of a process that finds settings
@@ -172,11 +171,10 @@ class _Case:
         plan = request.draft
         assert (tuning := plan.tuning) is not None
         data = run_data.build(plan.data(plan.stacks.first), warn=False)
-        if data.num_data != data.count("train"):
-            remedy = "sampler.weighting.zeta to a number" if tuning.weighting_alone else "tune=false"
+        if data.num_data != data.count("train") and not tuning.weighting_alone:
             raise ConfigError(
                 f"tune=auto looks at items with one label, and those of {data.name} have one for each token: set "
-                f"{remedy}"
+                "tune=false"
             )
         by_rows = _by_rows(plan.of_stack(plan.stacks.first, data).motion.sampler, data, tuning)
         plan = request.plan({"settings": _settings(by_rows)}) if by_rows else plan
@@ -198,10 +196,11 @@ class _Case:
         weighting, dynamics = self.sampler.weighting, self.sampler.dynamics
         if not self.tuning.auto:
             return Tuning((), 0.0, 0.0), 0.0
-        if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
+        per_token = self.data.num_data != self.data.count("train")
+        reason = PER_TOKEN if per_token else nothing_to_tune(self.stack, self.plan.compute.strategy)
+        if reason is not None:
             print(f"tune: there is nothing to find for {reason}")
-            one = Choice("weighting", PLAIN, "chains without weighting, because no trial says how hot they may move")
-            return Tuning((one,) if weighting.zeta == AUTO else (), 0.0, 0.0), 0.0
+            return Tuning(NOT_TRIED.choices if weighting.zeta == AUTO else (), 0.0, 0.0), 0.0
         optimises = is_optimiser(dynamics, self.problem.temperature)
         if not optimises and (line := describe_untuned(dynamics)) is not None:
             print(f"{line}; a multiplier divides lr" if weighting.zeta == AUTO else line)

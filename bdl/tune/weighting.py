@@ -18,8 +18,8 @@ from torch import Tensor
 
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.weighting.base import Weighting
+from bdl.samplers.weighting.histogram_weighting import HistogramWeighting
 from bdl.samplers.weighting.partition import HIGHEST, LOWEST, MARGIN
-from bdl.samplers.weighting.weightings import HistogramWeighting
 from bdl.tune.burn_in import MOVES, movement
 from bdl.tune.choice import Choice
 from bdl.tune.search import Search
@@ -32,7 +32,8 @@ ZETAS = (1.0, 4.0, 16.0)  # the larger zeta, the more of the weighted distributi
 MOST_NATS = 60.0  # of log G that chains walked with zeta = 4, a Gaussian of 100 parameters at 4 T0
 FEWEST_TRIPS = 1 / 3  # round trips a chain makes in a trial, which is a twentieth of the run
 USABLE = 0.05  # effective share of the samples of a trial, in which psi may still change
-TRIALS = 12  # of one length that share the budget
+TRIALS = 8  # of one length that share the budget
+MOST_SHARE = 0.4  # of the steps of the run that all trials may take
 SHORTEST = 500  # steps of a trial; in fewer psi has not come to rest
 STEEPEST = 0.99  # quantile of the multipliers that lr has to bear
 
@@ -122,15 +123,18 @@ class Explorer:
         cold = self._level(1.0, steps)
         if cold is None:
             return Explored.plain(f"trials of {steps:,} steps are too far from rest to look for a hotter T")
-        tried = []
+        tried, left = [], MOST_SHARE * self.search.steps - steps
         for ratio in self.ratios:
-            hot = self._level(ratio, steps)
+            hot, left = self._level(ratio, steps), left - steps
             if hot is None or hot.median <= cold.median:
                 continue
             for zeta in ZETAS:
+                if left < 2 * steps:
+                    break
                 if (found := self._weighted(cold, hot, zeta, 2 * steps)) is not None:
                     return found
                 tried.append(f"{ratio:g} T0")
+                left -= 2 * steps
         hotter = ", ".join(dict.fromkeys(tried)) or "hotter chains"
         return Explored.plain(f"no trial at {hotter} went between the energies of T0 and its own and came back")
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.weighting.weightings`, `.histogram`, `.depth` and `.partition`.
+"""Tests of `bdl.samplers.weighting.weightings`, `.histogram_weighting`, `.histogram`, `.depth` and `.partition`.
 
 The forms of adaptive weighting on a law whose G is known: fixed points, multipliers, floors, units of energy.
 """
