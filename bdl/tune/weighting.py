@@ -27,14 +27,15 @@ from bdl.tune.trial import Trial
 from bdl.tune.work import trial_steps
 
 PLAIN = "flat"  # the choice where no hotter T pays
-HOTTER = (8.0, 4.0, 2.0)  # T / T0, from hot to cold
-ZETAS = (1.0, 4.0, 16.0)  # the larger zeta, the more of the weighted distribution lies at low energies
+HOTTER = (4.0, 2.0)  # T / T0, from hot to cold
+ZETAS = (1.0, 4.0)  # the larger zeta, the lower the energies and the larger the multiplier, which divides lr
 MOST_NATS = 60.0  # of log G that chains walked with zeta = 4, a Gaussian of 100 parameters at 4 T0
-FEWEST_TRIPS = 1 / 3  # round trips a chain makes in a trial, which is a twentieth of the run
+FEWEST_TRIPS = 0.2  # round trips of a chain in the later half of a weighted trial, a twentieth of the run
 USABLE = 0.05  # effective share of the samples of a trial, in which psi may still change
-TRIALS = 8  # of one length that share the budget
-MOST_SHARE = 0.4  # of the steps of the run that all trials may take
-SHORTEST = 500  # steps of a trial; in fewer psi has not come to rest
+TRIALS = 10  # without weighting, that share the budget; a weighted one is five times as long
+MOST_SHARE = 0.5  # of the steps of the run that all trials may take
+WEIGHTED = 5  # times the steps of a trial without weighting, because psi has to come to rest
+SHORTEST = 200  # steps of a trial; in five times fewer psi has not come to rest
 STEEPEST = 0.99  # quantile of the multipliers that lr has to bear
 
 
@@ -129,12 +130,12 @@ class Explorer:
             if hot is None or hot.median <= cold.median:
                 continue
             for zeta in ZETAS:
-                if left < 2 * steps:
+                if left < WEIGHTED * steps:
                     break
-                if (found := self._weighted(cold, hot, zeta, 2 * steps)) is not None:
+                if (found := self._weighted(cold, hot, zeta, WEIGHTED * steps)) is not None:
                     return found
                 tried.append(f"{ratio:g} T0")
-                left -= 2 * steps
+                left -= WEIGHTED * steps
         hotter = ", ".join(dict.fromkeys(tried)) or "hotter chains"
         return Explored.plain(f"no trial at {hotter} went between the energies of T0 and its own and came back")
 
