@@ -34,6 +34,7 @@ AVERAGES = {
     "chain_bma": "one chain's average",
     "bma": "all chains' average",
     "bma_weighted": "all chains' average, importance-weighted",
+    "bma_stacked": "all chains' average, stacked",
     "bma_scaled": "all chains' average, temperature-scaled",
 }
 CLASS_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "ece": "ECE", "brier": "Brier"}
@@ -91,7 +92,8 @@ def summarise(
     metrics |= {"approximation": 1.0} if posterior.target.get("approximation") else {}  # see bdl.contrib.baselines
     metrics |= {"diverged_chains": len(posterior.diverged)} if posterior.diverged else {}
     for split, evaluation in evaluations.items():
-        metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}
+        scores = evaluation.metrics() | evaluation.against_uniform()
+        metrics |= {f"{split}/{name}": value for name, value in scores.items()}
         metrics[f"{split}/draw/nll"] = -float(evaluation.log_probs.mean())
         seen = evaluations["train"].y if "train" in evaluations and split != "train" else None
         metrics |= {f"{split}/{name}": value for name, value in evaluation.against_constant(seen).items()}
@@ -100,6 +102,7 @@ def summarise(
         metrics |= _detection(first, outside)
     energies = next(iter(_energy_draws(posterior).values()), None)
     metrics |= mixing(first.quantities, energies, first.features) | first.repeat_error()
+    metrics |= {} if posterior.stacking is None else posterior.stacking.metrics
     metrics |= _temperatures(posterior, trace)
     metrics |= {} if start is None else _start(start, loaders, evaluations)
     calibration = None if calibrate is None else calibrate.fit(evaluations["val"])
