@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
+from bdl.posterior.judge_modes import RHAT_APART
 from bdl.posterior.judgements import has_no_temperature, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.numbers import Summary
@@ -15,7 +16,9 @@ from bdl.posterior.stacking import ITEMS, Stacking
 from bdl.posterior.stacking_file import write_stacking
 
 StackingRequest = Literal["auto", "stacking", "uniform"]
-APART = 1.2  # R-hat above which `auto` stacks: chains that nearly agree have nothing to weigh
+# A quarter of leave-one-out densities is unreliable on tables where stacking helps, two fifths where it does harm:
+# scripts/results/tables/stacking.md
+MOST_UNRELIABLE = 0.3
 
 
 @dataclass(frozen=True)
@@ -28,17 +31,20 @@ class ChainWeights:
     def add_to(self, summary: Summary, posterior: Posterior[Any]) -> None:
         """Fit and store weights where they are asked for, and say in the summary how the stacked average predicts.
 
-        `auto` asks for them where the chains of a posterior do not agree; importance weights need them agree. Raises
-        ConfigError as `Posterior.stack` does, but under `auto` weights are then uniform.
+        `auto` stores them where the chains of a posterior do not agree and leave-one-out densities are reliable, if
+        there are no importance weights. Raises ConfigError as `Posterior.stack` does, but under `auto` weights are then
+        uniform.
         """
         m = or_nan(summary.metrics)
         if self.request == "uniform":
             return
         if self.request == "stacking":
             add_stacked(summary, stack_chains(posterior, self.data))
-        elif m["rhat/max"] > APART and not has_no_temperature(m) and "weight_ess" not in m:
+        elif m["rhat/max"] > RHAT_APART and not has_no_temperature(m) and "weight_ess" not in m:
             with contextlib.suppress(ConfigError):  # too few samples of a chain, or items without an order
-                add_stacked(summary, stack_chains(posterior, self.data))
+                if (stacking := stack_chains(posterior, self.data)).unreliable <= MOST_UNRELIABLE:
+                    return add_stacked(summary, stacking)
+                take_back(posterior)
 
 
 def stack_chains(posterior: Posterior[Any], data: DataModule) -> Stacking:
