@@ -179,7 +179,7 @@ class PosteriorEvaluation(ABC):
         means = {
             f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]
         }
-        return means | {f"last_ten/{name}": value for name, value in self.last_ten().items()}
+        return means | {f"last_ten/{name}": value for name, value in self.last_ten().items()} | self.against_uniform()
 
     def last_ten(self) -> dict[str, float]:
         """The accuracy or the RMSE, and the NLL, of single samples: means over each chain's last ten, then over chains.

@@ -116,8 +116,8 @@ def predict_table(
 
 def weights_of(
     posterior: bdl.Posterior, calibration: Calibration | None, asked: Literal["stacking", "uniform"] | None
-) -> WeightKind:
-    """The weights of a prediction: those that are asked for, or else of the chains where the run has them.
+) -> WeightKind | None:
+    """The weights of a prediction: those that are asked for, or else of the chains, or None for those of the samples.
 
     Raises ConfigError for stacking beside a calibration, whose promise holds for uniform weights.
     """
@@ -127,7 +127,7 @@ def weights_of(
             "ones; leave weights=stacking out, or remove calibration.json"
         )
     if asked is not None or calibration is not None or posterior.stacking is None:
-        return asked or "uniform"
+        return asked
     return "stacking"
 
 
@@ -182,7 +182,7 @@ def predicted(
     rows: Frame,
     place: str,
     calibration: Calibration | None = None,
-    kind: WeightKind = "uniform",
+    kind: WeightKind | None = None,
 ) -> Frame:
     """The columns of predictions for the rows of a table, which messages call `place`.
 
