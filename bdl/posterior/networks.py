@@ -134,10 +134,8 @@ class StoredNetworks(Shown):
     @property
     def kind(self) -> WeightKind:
         """The weights of predictions for which no others are named: "importance" where they lead to another T."""
-        temperatures = {t for r in self.records for t in np.atleast_1d(r.temperature).tolist()}
-        return (
-            "uniform" if self.target_temperature is None or {self.target_temperature} == temperatures else "importance"
-        )
+        alike = self.target_temperature is None or {self.target_temperature} == self._temperatures()
+        return "uniform" if alike else "importance"
 
     @property
     def target_temperature(self) -> float | None:
@@ -199,6 +197,10 @@ class StoredNetworks(Shown):
         if isinstance(data, Batches):
             return data
         return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))
+
+    def _temperatures(self) -> set[float]:
+        """The temperatures at which samples were kept."""
+        return {t for r in self.records for t in np.atleast_1d(r.temperature).tolist()}
 
     def _labelled(self, data: Data) -> LabelledOutputs:
         batches = self.batches(data)
