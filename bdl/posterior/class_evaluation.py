@@ -70,13 +70,21 @@ class ClassEvaluation(PosteriorEvaluation):
         """(n, K) importance-weighted average over all samples; None without such weights."""
         return None if self._weighted is None else (self._weighted / self._weight).float().mT
 
+    @property
+    def bma_stacked(self) -> Tensor | None:
+        """(n, K) average of the chains' own averages by weights of the chains; None without such weights."""
+        return None if self.stacking is None else torch.tensordot(self._shares(self.stacking), self._sum, 1).float().mT
+
     def repeat_error(self) -> dict[str, float]:
         errors = repeat_error(self.chain_bma.numpy(), 1.0, np.exp(self.log_probs))
         return {k: min(v, 0.5) for k, v in errors.items()}  # twice the number bounds the error, which is 1 at most
 
     def losses(self) -> Tensor:
-        p = self.bma[torch.arange(len(self.labels)), self.labels].double()
-        return -p.clamp_min(torch.finfo(torch.float32).tiny).log()
+        return self._losses(self.bma)
+
+    def stacked_losses(self) -> Tensor:
+        assert (stacked := self.bma_stacked) is not None
+        return self._losses(stacked)
 
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
         return constant_class_losses(self.y, seen)
@@ -117,6 +125,10 @@ class ClassEvaluation(PosteriorEvaluation):
     def scores(self, prediction: Tensor) -> dict[str, float]:
         scores = classification_metrics(prediction, self.labels)
         return scores | ({"perplexity": math.exp(scores["nll"])} if self.tokens else {})
+
+    def _losses(self, probs: Tensor) -> Tensor:
+        p = probs[torch.arange(len(self.labels)), self.labels].double()
+        return -p.clamp_min(torch.finfo(torch.float32).tiny).log()
 
     def _record(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None) -> Tensor:
         """(s, K, n) the probabilities."""

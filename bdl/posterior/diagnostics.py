@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bdl.posterior.modes import modes_seen
 from bdl.posterior.stationarity import stationarity
 
 MIN_DRAWS = 4  # split R-hat takes the variance of half chains, and a half needs two draws
@@ -91,6 +92,8 @@ def mixing(
     """R-hat and ESS of predictions (chains, draws, quantities) and of energies (chains, draws), flat by name.
 
         rhat/max, ess/min, ess/tail_min = the worst quantity (Vehtari et al. 2021)
+        rhat/trend   = the power of 1/draws by which R-hat - 1 falls, see `rhat_trend`
+        modes/seen   = see `bdl.posterior.modes.modes_seen`, of the features
         ess/within   = the ESS that the average over the chains would have if they agreed, from the ESS that each chain
                        alone gives the quantity with the smallest ESS. It stays large where chains move well, each in
                        its own mode.
@@ -105,6 +108,8 @@ def mixing(
     sizes = ess(quantities)
     numbers = {
         "rhat/max": _or_nan(np.nanmax, rhat(quantities)),
+        "rhat/trend": rhat_trend(quantities),
+        "modes/seen": modes_seen(quantities if features is None else features),
         "ess/min": _or_nan(np.nanmin, sizes),
         "ess/tail_min": _or_nan(np.nanmin, _of_each_quantity("ess", quantities, method="tail", prob=(0.05, 0.95))),
         "ess/within": math.nan,
@@ -118,6 +123,21 @@ def mixing(
         return numbers | dict.fromkeys(names, math.nan)
     one = energies[:, :, None]
     return numbers | dict(zip(names, (float(rhat(one)[0]), float(ess(one)[0]), *_drift(energies)), strict=True))
+
+
+def rhat_trend(draws: np.ndarray) -> float:
+    """The power p with which R-hat - 1 falls as draws^-p, from the first half of the draws and all of them.
+
+    R-hat - 1 is a mean over quantities here, of draws (chains, draws, quantities). Chains that are slow have p of about
+    1: between them lies what more draws average out. Chains that stay in different modes have p of about 0. NaN where
+    R-hat is not known, or 1 for all draws.
+    """
+    half, whole = rhat(draws[:, : draws.shape[1] // 2]), rhat(draws)
+    known = np.isfinite(half) & np.isfinite(whole)
+    if not known.any():
+        return math.nan
+    first, all_of_them = half[known].mean() - 1, whole[known].mean() - 1
+    return float(np.log2(first / all_of_them)) if min(first, all_of_them) > 0 else math.nan
 
 
 def _ess_of_average(sizes: np.ndarray) -> float:

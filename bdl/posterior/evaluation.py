@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bdl.likelihoods import Likelihood
 from bdl.posterior.diagnostics import Draws, spaced
+from bdl.posterior.stacking import Stacking
 
 RECORDED_ITEMS = 50  # items whose log-probability is recorded for R-hat and ESS
 FEATURES = 200  # outputs that are recorded for drifts and slow directions
@@ -65,17 +66,20 @@ class NetworkRecords:
 class PosteriorEvaluation(ABC):
     """Accumulates the predictions of n items with labels y (n,) or (n, k), and scores the averages over networks."""
 
-    # Predictions: of each chain's last sample, of each chain's average, of the average of all, and of the weighted one
+    # Predictions: of each chain's last sample, of each chain's average, of the average of all, and of the average by
+    # importance weights and by weights of the chains, None without such weights
     one_sample: Any
     chain_bma: Any
     bma: Any
     bma_weighted: Any
+    bma_stacked: Any
 
     def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, first: int = 0, total: int | None = None):
         self.likelihood, self.y, self.chains = likelihood, y, chains
         self._first, self._total = first, len(y) if total is None else total  # place of the first item among all
         self.curve = Curve(of_numbers=likelihood.outputs == "values")
         self._networks = NetworkRecords(chains)
+        self.stacking: Stacking | None = None  # weights of the chains
         self._chosen: tuple[Tensor, Tensor] | None = None  # items and columns of `features`, from the first network on
 
     @property
@@ -101,6 +105,10 @@ class PosteriorEvaluation(ABC):
             if bool((count == count[0]).all()):  # a round is complete
                 rounds = int(count[0])
                 self.curve.add(rounds * self.chains, *self._scores_of_sums(rounds))
+
+    def stack(self, stacking: Stacking | None) -> None:
+        """Weigh the chains so in `bma_stacked`, of which there is none otherwise."""
+        self.stacking = stacking
 
     @property
     def log_probs(self) -> np.ndarray:
@@ -129,6 +137,10 @@ class PosteriorEvaluation(ABC):
         """(n,) -log p(y|x) of the average over all networks, nats."""
 
     @abstractmethod
+    def stacked_losses(self) -> Tensor:
+        """(n,) -log p(y|x) of `bma_stacked`, nats."""
+
+    @abstractmethod
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
         """(n,) the losses of a constant prediction that has seen these targets, see `.metrics`."""
 
@@ -148,8 +160,17 @@ class PosteriorEvaluation(ABC):
         scores = {"nll": float(losses.mean()), "least": float(least.mean()), "gain_se": error, "claim": self.claim()}
         return {f"constant/{name}": value for name, value in scores.items()}
 
+    def against_uniform(self) -> dict[str, float]:
+        """By how much `bma_stacked` is ahead of `bma`, nats an item, and the standard error; {} without weights."""
+        if self.stacking is None:
+            return {}
+        gain = self.losses() - self.stacked_losses()
+        error = float(gain.std() / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
+        return {"stacking/gain": float(gain.mean()), "stacking/gain_se": error}
+
     def metrics(self) -> dict[str, float]:
-        """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights.
+        """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have importance weights,
+        `bma_stacked/...` if chains have weights.
 
         `last_ten/nll` and `last_ten/accuracy` or `last_ten/rmse` are means over the last ten samples of each chain,
         each scored by itself, because one sample of a chain with a large step says little.
@@ -158,7 +179,7 @@ class PosteriorEvaluation(ABC):
         means = {
             f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]
         }
-        return means | {f"last_ten/{name}": value for name, value in self.last_ten().items()}
+        return means | {f"last_ten/{name}": value for name, value in self.last_ten().items()} | self.against_uniform()
 
     def last_ten(self) -> dict[str, float]:
         """The accuracy or the RMSE, and the NLL, of single samples: means over each chain's last ten, then over chains.
@@ -180,12 +201,16 @@ class PosteriorEvaluation(ABC):
     def rows(self) -> dict[str, list[Any]]:
         """The predictions in each row of the metrics."""
         rows = {"one_sample": list(self.one_sample), "chain_bma": list(self.chain_bma), "bma": [self.bma]}
-        rows |= {} if (weighted := self.bma_weighted) is None else {"bma_weighted": [weighted]}
-        return rows
+        others = {"bma_weighted": self.bma_weighted, "bma_stacked": self.bma_stacked}
+        return rows | {row: [prediction] for row, prediction in others.items() if prediction is not None}
 
     @abstractmethod
     def scores(self, prediction: Any) -> dict[str, float]:
         """The scores of one prediction, such as `bma`."""
+
+    def _shares(self, stacking: Stacking) -> Tensor:
+        """(chains,) the weight of each network of a chain; they sum to 1 over all networks."""
+        return torch.tensor(stacking.weights, dtype=torch.float64) / self._networks.count.clamp_min(1)
 
     def _linear(self, outputs: Tensor) -> Tensor:
         """(s, features) see `features`."""

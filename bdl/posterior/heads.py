@@ -23,14 +23,13 @@ from bdl.posterior.judgements import (
 HeadKind = Literal["posterior", "good ensemble", "prior does not fit", "open", "broken"]
 HEAD_KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
 NEARLY = 2.5  # times the tolerance of the Monte Carlo error: 0.05 at p = 1/2 costs 0.005 nats, half of LEARNT_GAIN
-OTHER_LAWS: tuple[VerdictOutcome, ...] = ("another temperature", "no posterior", "ensemble over modes", "not mixing")
+OTHER_LAWS: tuple[VerdictOutcome, ...] = ("another temperature", "no posterior", "ensemble over modes")
 TITLES: dict[VerdictOutcome, str] = {
     "trust": "You can trust these samples",
     "more samples": "More samples are needed",
     "not known": "Whether to trust these samples is not known",
     "prior does not fit": "The posterior, but its prior does not fit",
     "ensemble over modes": "An ensemble over modes",
-    "not mixing": "The chains do not mix",
     "not at rest": "Not at rest: the run is too short",
     "another temperature": "Not the posterior: another temperature",
     "no posterior": "These are not samples of a posterior",

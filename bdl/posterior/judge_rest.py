@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from bdl.posterior.judge_modes import stuck
 from bdl.posterior.judgements import COUNTED, ESS, REST, Judgement, Numbers, alone, has_no_temperature
 
 ENERGY_DRIFT = 0.3  # standard deviations of the energy; 0.21 at most where converged
@@ -20,16 +21,21 @@ def judge_rest(m: Numbers) -> Judgement | None:
         return None
     value = f"ESS {each:.2g} a chain"
     if is_long_enough(m):
-        many = "has made many independent draws" if each >= REST else "has few draws, and hardly two of them are alike"
+        fresh = m["samples"] / m["chains"] <= FRESH * each
+        few = "has few draws, and hardly two of them are alike" if fresh else f"has made {each:.2g} independent draws"
+        many = "has made many independent draws" if each >= REST else few
         return Judgement("trust", "Rest", value, f"each chain alone {many}")
     words = f"each chain alone has made {each:.2g} independent draws: {take_longer(m)}"
     return Judgement("not at rest", "Rest", value, words)
 
 
 def is_long_enough(m: Numbers) -> bool:
-    """False where the own ESS of a chain is small although it has many draws; True where nothing tells."""
+    """False where the own ESS of a chain is small although it has many draws; True where nothing tells.
+
+    True too where modes keep the chains apart, which more steps do not mend.
+    """
     draws = m["samples"] / m["chains"]
-    return not (alone(m) < REST and not draws <= FRESH * alone(m))
+    return stuck(m) or not (alone(m) < REST and not draws <= FRESH * alone(m))
 
 
 def energy_drifts(m: Numbers) -> bool:

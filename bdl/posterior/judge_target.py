@@ -5,30 +5,26 @@ from __future__ import annotations
 import math
 
 from bdl.posterior.judge_law import judge_law
+from bdl.posterior.judge_modes import MODES_APART, apart, falls, lengths_by_trend, samples_needed, stuck
 from bdl.posterior.judge_rest import energy_drifts, judge_rest, take_longer
 from bdl.posterior.judge_weights import judge_change, judge_weights
 from bdl.posterior.judgements import (
     ESS,
     FEW_ITEMS,
     LEARNT_GAIN,
-    MODES_APART,
+    RHAT,
     SURE,
     TAIL,
     Judgement,
     Numbers,
-    apart,
     has_learnt,
     over,
-    samples_needed,
-    stuck,
-    surely_apart,
 )
 
 EXCESS = 2.0  # nats an item above a constant: equipartition gives T/2 for each output that the data determine
 CLAIM = 0.03  # nats an item that the inputs say of y by the average's own account
 TOO_WIDE = 3.0  # predicted standard deviations over residuals
 CHAINS = 4  # at least 4 (Vehtari et al. 2021): they miss one of two equal modes in 1 of 8 runs, 2 chains in 1 of 2
-RHAT = 1.05  # the largest of all items; 1.02 at most where chains have converged
 ENERGY_ESS = 50.0  # 720 where converged; one number for the whole posterior, so fewer draws will do
 DRIFT = 0.05  # standard deviations over the run, as a root mean square over the items: less than that does no harm
 DRIFT_P = 0.01  # noise alone is below it in 1 of 100 runs, for each of two tests
@@ -128,9 +124,9 @@ def _apart(m: Numbers) -> Judgement | None:
     value = f"ESS {alone:,.0f} alone, {together:,.0f} together"
     if alone <= MODES_APART * together:
         return Judgement("trust", name, value, "the chains disagree no more than each one's own samples suggest")
-    if surely_apart(m):
+    if stuck(m):
         return apart(m, name, value)
-    words = (
+    words = _falling(m) or (
         "the chains disagree more than each one's own samples suggest; with few chains this can happen by chance: "
         "sample longer"
     )
@@ -151,7 +147,16 @@ def _rhat(m: Numbers) -> Judgement | None:
         return Judgement("trust", name, f"{value:.3f}", "the chains agree on every test item that was checked")
     if stuck(m):
         return apart(m, name, f"{value:.3f}")
-    return Judgement("more samples", name, f"{value:.3f}", "the chains do not agree yet: sample longer")
+    words = _falling(m) or "the chains do not agree yet: sample longer"
+    return Judgement("more samples", name, f"{value:.3f}", words)
+
+
+def _falling(m: Numbers) -> str:
+    """The advice where R-hat - 1 falls as 1/steps; empty elsewhere."""
+    if not falls(m):
+        return ""
+    times = max(2, math.ceil(lengths_by_trend(m)))
+    return f"R-hat - 1 falls about as 1/steps: {times} times the length would bring it to {RHAT:g}"
 
 
 def _ess(m: Numbers) -> Judgement:

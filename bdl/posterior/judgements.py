@@ -21,7 +21,6 @@ VerdictOutcome = Literal[  # from best to worst
     "not known",
     "prior does not fit",
     "ensemble over modes",
-    "not mixing",
     "not at rest",
     "another temperature",
     "no posterior",
@@ -39,8 +38,7 @@ SURE = 3.0  # standard errors
 FEW_ITEMS = 10  # items, which cannot tell a good prediction from a constant
 REST = 10.0  # independent draws of each chain alone, from which chains can be compared
 COUNTED = 3.0  # independent draws of a chain; with fewer its ESS is not known, because it never came back
-STUCK = 20.0  # times the budget: few would run that long, and so few draws cannot tell slow chains from stuck chains
-MODES_APART = 3.0  # ESS of chains alone over together; 1.3 where converged, 3.8 at least with modes 1/2 std apart
+RHAT = 1.05  # the largest of all items; 1.02 at most where chains have converged
 
 
 class Numbers(dict[str, float]):
@@ -190,7 +188,7 @@ def repeats(m: Numbers) -> Judgement:
     if most <= limit:
         return Judgement("trust", name, value, words)
     factor = (most / limit) ** 2
-    times = f"{factor:.1f}" if factor < 10 else f"{_round_up(factor):,.0f}"
+    times = f"{factor:.1f}" if factor < 10 else f"{round_up(factor):,.0f}"
     remedy = f"{times} times as many chains bring this to ± {limit:g}{unit}, or as many samples if the chains mix"
     return Judgement("more samples", name, value, f"{words}; {remedy}")
 
@@ -202,20 +200,6 @@ def tolerance(m: Numbers) -> float:
 
 def predicts_numbers(m: Numbers) -> bool:
     return not all(math.isnan(m[f"{split}/bma/rmse"]) for split in ("test", "val", "train"))
-
-
-def samples_needed(m: Numbers) -> float:
-    """How many samples make the ESS of every item, and the Monte Carlo error, large and small enough; NaN: unknown.
-
-    It is unknown too where no number would do, because an ESS is 0, where the predictions do not vary, and where these
-    samples are enough for both: something else, such as a drift, then asks for more. And it is unknown below COUNTED
-    independent draws of each chain: C chains that never meet have an ESS of about C, whatever their length.
-    """
-    if min(m["ess/min"], m["ess/within"]) < COUNTED * m["chains"] or surely_apart(m):
-        return math.nan
-    parts = [over(ESS, m["ess/min"]), over(TAIL, m["ess/tail_min"]), (m["mcse/most"] / tolerance(m)) ** 2]
-    needed = m["samples"] * max((part for part in parts if not math.isnan(part)), default=math.nan)
-    return _round_up(needed) if m["samples"] < needed < math.inf else math.nan
 
 
 def over(a: float, b: float) -> float:
@@ -240,35 +224,7 @@ def alone(m: Numbers) -> float:
     return 0.0 if unmoved else m["ess/within"] / m["chains"]
 
 
-def stuck(m: Numbers) -> bool:
-    """Has each chain alone moved far enough, and do the chains disagree, or would samples alone take too long?"""
-    return (alone(m) >= REST and m["ess/min"] * STUCK < ESS) or surely_apart(m)
-
-
-def surely_apart(m: Numbers) -> bool:
-    """Are chains that have moved far enough by themselves further apart than chance makes the worst of 50 items?
-
-    The variance between few chains scatters as a χ² law over its chains - 1 degrees of freedom, whose quantile
-    1 - 0.02/50 MODES_APART (1 + 3 / (chains - 1)) follows: 12.5 for 2 chains, 6.1 for 4, 3.8 for 8.
-    """
-    return alone(m) >= REST and m["ess/within"] > MODES_APART * (1 + 3 / (m["chains"] - 1 or math.nan)) * m["ess/min"]
-
-
-def apart(m: Numbers, name: str, value: str) -> Judgement:
-    """The judgement on chains that stay in different parts: whether their average repeats makes the difference."""
-    if repeats(m).outcome == "trust":
-        words = "an ensemble over modes: another run predicts the same, but the weights of the modes are not known"
-        return Judgement("ensemble over modes", name, value, words)
-    cool = m["t_eff"] <= COOL * m["temperature"] and not m["acceptance"] < 0.6  # few proposals are rejected
-    faster = "raise lr, " if cool and math.isnan(m["energy_error"]) else ""  # its energy error sets the step of MCLMC
-    words = (
-        f"each chain stays in its own part of the target distribution: {faster}try cycles or another start, or run "
-        "many more chains, whose average another run would repeat"
-    )
-    return Judgement("not mixing", name, value, words)
-
-
-def _round_up(value: float) -> float:
+def round_up(value: float) -> float:
     """The value, rounded up to two digits."""
     unit = 10.0 ** max(math.floor(math.log10(value)) - 1, 0) if value > 0 else 1.0
     return math.ceil(value / unit) * unit

@@ -18,10 +18,12 @@ from bdl.posterior.export import recorded
 from bdl.posterior.inputs import AsTensors, floating_dtype
 from bdl.posterior.outputs import Batches, Data, LabelledOutputs, known_law, likelihood_for
 from bdl.posterior.samples import Key, Sample, Samples
+from bdl.posterior.stacking import Stacking, fit_stacking
+from bdl.posterior.stacking_file import read_stacking
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
-WeightKind = Literal["uniform", "step_size", "importance"]
+WeightKind = Literal["uniform", "step_size", "importance", "stacking"]
 
 
 class StoredNetworks(Shown):
@@ -39,13 +41,14 @@ class StoredNetworks(Shown):
         self.stores, self.net, self.given_likelihood, self.read = list(stores), net, likelihood, read or Reader(net)
         self.stored = Samples(stores, net, skip_bad)
         self.target, self.diverged = self.stores[0].target(), self.stored.diverged  # chains left out: (number, step)
+        self._stacking: Stacking | Literal["stored"] | None = "stored"  # read when asked for
         self.thinning: Shown | None = None
         self.thinned_from = 0  # networks
 
     def part(self, keys: Collection[Key], thinning: Shown) -> Self:
         """The posterior of these networks alone. thinning: how they were chosen."""
         part = copy.copy(self)
-        part.stored, part.thinning = self.stored.part(set(keys)), thinning
+        part.stored, part.thinning, part._stacking = self.stored.part(set(keys)), thinning, None
         part.diverged, part.thinned_from = part.stored.diverged, self.samples
         return part
 
@@ -99,12 +102,40 @@ class StoredNetworks(Shown):
         return [file.record for file in self.stored.files]
 
     @property
+    def stacking(self) -> Stacking | None:
+        """The weights of the chains that `stack` has fitted, or `bdl evaluate RUN weights=stacking` has stored."""
+        if self._stacking == "stored":
+            self._stacking = read_stacking(self.stored)
+        return self._stacking
+
+    @stacking.setter
+    def stacking(self, stacking: Stacking | None) -> None:
+        self._stacking = stacking
+
+    def stack(self, data: Data, held_out: bool = True) -> Stacking:
+        """Weight the chains by how well they predict labelled rows, for `predict(x, "stacking")` and `evaluate`.
+
+        Chains that sit in different modes count alike in the uniform average. Predictive stacking (Yao, Vehtari and
+        Gelman 2022) gives them the weights under which their average predicts best, pulled towards uniform ones. The
+        stacked average is no estimate of the posterior's: it is a better prediction where chains do not meet.
+
+        Args:
+            data: a loader of (x, y) batches; about 1,000 rows are enough.
+            held_out: whether the samples have not seen these rows. False for training rows: each density is then a
+                leave-one-out estimate, by Pareto-smoothed importance sampling of a chain's own draws.
+
+        Raises ConfigError for one chain, a thinned posterior, and training rows with fewer than 25 samples a chain.
+        """
+        if self.thinning is not None:
+            raise ConfigError("the uniform average was thinned: stack the posterior before")
+        self._stacking = fitted = fit_stacking(self._labelled(data), self.weights("uniform").by_key, held_out)
+        return fitted
+
+    @property
     def kind(self) -> WeightKind:
         """The weights of predictions for which no others are named: "importance" where they lead to another T."""
-        temperatures = {t for r in self.records for t in np.atleast_1d(r.temperature).tolist()}
-        return (
-            "uniform" if self.target_temperature is None or {self.target_temperature} == temperatures else "importance"
-        )
+        alike = self.target_temperature is None or {self.target_temperature} == self._temperatures()
+        return "uniform" if alike else "importance"
 
     @property
     def target_temperature(self) -> float | None:
@@ -114,11 +145,18 @@ class StoredNetworks(Shown):
     def weights(self, kind: WeightKind | None = None) -> Weights:
         """Normalised weights of all samples, of the `kind` that holds where None is given.
 
-        Raises ConfigError if importance weights are not valid.
+        Raises ConfigError if importance weights are not valid, and for stacking weights that nobody has fitted.
         """
         kind = kind or self.kind
         if self.thinning is not None and kind != "uniform":
             raise ConfigError(f"the uniform average was thinned: take {kind} weights from the posterior before")
+        if kind == "stacking":
+            if self.stacking is None:
+                raise ConfigError(
+                    "there are no stacking weights: posterior.stack(loader) fits them, and bdl evaluate RUN "
+                    "weights=stacking stores them with the run"
+                )
+            return self.stacking.of_networks(self.keyed())
         known, key = self.stored.weights_by_kind, (kind, len(self.stored.files))
         if key not in known:
             saved = [store.weighting(stack) for store, stack in self.stored.stacks()]
@@ -159,6 +197,10 @@ class StoredNetworks(Shown):
         if isinstance(data, Batches):
             return data
         return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))
+
+    def _temperatures(self) -> set[float]:
+        """The temperatures at which samples were kept."""
+        return {t for r in self.records for t in np.atleast_1d(r.temperature).tolist()}
 
     def _labelled(self, data: Data) -> LabelledOutputs:
         batches = self.batches(data)

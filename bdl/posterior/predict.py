@@ -123,16 +123,20 @@ class Posterior(StoredNetworks, Generic[P]):
         the tensors of the prediction have their axes behind the first, unless the batches differ in them: then the
         elements stand one after the other.
 
-        kind: weights of the samples, "uniform", "step_size" (proportional to lr), or "importance" (which turns samples
-            of a weighted distribution into samples of exp(-U/T)).
+        kind: weights of the samples, "uniform", "step_size" (proportional to lr), "importance" (which turns samples
+            of a weighted distribution into samples of exp(-U/T)), or "stacking" (weights of chains by how well they
+            predict, see `stack`).
 
         Raises ConfigError if neither the run nor `load` says what the outputs mean, if the outputs do not fit the
-        likelihood, or if importance weights are not valid.
+        likelihood, if importance weights are not valid, or if there are no stacking weights.
         """
         return self.predicted(self.batches(data), kind)
 
     def evaluate(self, loader: Iterable[Any]) -> PosteriorEvaluation:
-        """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches."""
+        """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches.
+
+        With stacking weights, see `stack`, also the stacked average.
+        """
         return self.evaluate_all({"": loader})[""]
 
     @torch.no_grad()
@@ -149,7 +153,10 @@ class Posterior(StoredNetworks, Generic[P]):
         except ConfigError:
             importance = None
         labelled = {name: self._labelled(loader) for name, loader in loaders.items()}
-        return evaluations_of(labelled, self.stored, self.weights("uniform"), importance, progress, parts)
+        evaluations = evaluations_of(labelled, self.stored, self.weights("uniform"), importance, progress, parts)
+        for evaluation in evaluations.values():
+            evaluation.stack(self.stacking)
+        return evaluations
 
     def as_module(
         self, kind: WeightKind | None = None, samples: int | None = None, method: Method = "auto"

@@ -85,8 +85,11 @@ class Samples:
         if not counting:
             raise StoreError(f"no sample in {', '.join(str(s.folder) for s in stores)} is of a chain that counts")
         present = {(number, record.stack, c) for number, record, _ in counting for c in record.chains}
+        first = [store.records()[0].sha256 for store in stores]
+        order = sorted(range(len(stores)), key=first.__getitem__)  # of the runs, however they are named
         chain_of = {key: i for i, key in enumerate(sorted(present))}
         self.chains = len(chain_of)  # chains of all runs
+        self.names = [[order.index(number), stack, c] for number, stack, c in chain_of]  # that files know chains by
         self.files = [
             SampleFile(stores[number], record, rows, [chain_of[number, record.stack, c] for c in record.chains])
             for number, record, rows in sorted(counting, key=lambda each: each[1].step)

@@ -73,6 +73,11 @@ class ValueEvaluation(PosteriorEvaluation):
         return self._of(weights) if bool(weights.any()) else None
 
     @property
+    def bma_stacked(self) -> ValuePrediction | None:
+        """The mixture of the chains' own mixtures by weights of the chains; None without such weights."""
+        return None if self.stacking is None else self._of(self._shares(self.stacking)[torch.tensor(self._chain_of)])
+
+    @property
     def quantities(self) -> np.ndarray:
         """The log density at y and the mean: two means on either side of y may have the same density."""
         return np.concatenate([self.log_probs, self._mean_p.array()], -1)
@@ -98,6 +103,10 @@ class ValueEvaluation(PosteriorEvaluation):
     def losses(self) -> Tensor:
         return math.log(int(self._networks.count.sum())) - self._log.logsumexp(0)
 
+    def stacked_losses(self) -> Tensor:
+        assert self.stacking is not None
+        return -(self._log + self._shares(self.stacking).log().unsqueeze(1)).logsumexp(0)
+
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
         return constant_value_losses(self.y, self.likelihood.counts, seen)
 
@@ -113,7 +122,8 @@ class ValueEvaluation(PosteriorEvaluation):
     def scores_of_rows(self) -> dict[str, list[dict[str, float]]]:
         if self._settled is None:
             return super().scores_of_rows()
-        return {row: [scores_of_means(means) for means in each] for row, each in self._settled.means.items()}
+        known = {row: [scores_of_means(means) for means in each] for row, each in self._settled.means.items()}
+        return known if (stacked := self.bma_stacked) is None else {**known, "bma_stacked": [self.scores(stacked)]}
 
     def shares(self) -> dict[str, Tensor]:
         """(19,) shares of y below the quantiles of one sample and of the average, see `shares_below`."""
@@ -131,7 +141,7 @@ class ValueEvaluation(PosteriorEvaluation):
         several = int((self._networks.count > 0).sum()) > 1
         errors = repeat_errors(self._averages(), std) if several else np.zeros(0)
         return SettledSlice(
-            self.y, self._networks, self._mean_p, self._chain_of, self._weights, self._log.logsumexp(0, keepdim=True),
+            self.y, self._networks, self._mean_p, self._chain_of, self._weights, self._log,
             self._rounds, self.curve.samples, answers, means, errors,
         )  # fmt: skip
 
@@ -200,7 +210,7 @@ class SettledSlice:
     mean_p: Draws  # means at the points
     chain_of: list[int]  # of every network
     weights: list[Tensor]  # importance weights
-    log: Tensor  # (1, n) log of the sum of all densities
+    log: Tensor  # (chains, n) logs of the sums of densities
     rounds: list[Tensor]  # after each round: means over items, see `ValueEvaluation._scores_of_sums`
     samples: list[int]  # after each round: networks in the average
     answers: Answers  # of the average over all networks

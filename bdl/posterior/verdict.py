@@ -10,6 +10,7 @@ from bdl.display import Shown
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.heads import HEAD_KINDS, Head, head_of, judge_single, judge_start
 from bdl.posterior.judge_law import by_direction, shown_temperatures
+from bdl.posterior.judge_modes import samples_needed
 from bdl.posterior.judge_target import judge_target
 from bdl.posterior.judge_weights import at_target
 from bdl.posterior.judgements import (
@@ -21,7 +22,6 @@ from bdl.posterior.judgements import (
     notes,
     or_nan,
     repeats,
-    samples_needed,
 )
 
 

@@ -81,7 +81,7 @@ def sample_weights(
     elif kind == "uniform":
         logs, note, biased = {(i, r.step): 0.0 for i, r, _ in samples}, "uniform", False
     else:
-        raise ConfigError(f'unknown weights {kind!r}: "uniform", "step_size" or "importance"')
+        raise ConfigError(f'unknown weights {kind!r}: "uniform", "step_size", "importance" or "stacking"')
     by_key = _normalise(logs, groups)
     ess = weight_ess(np.log([w for w in by_key.values() if w > 0]))
     if kind == "importance" and target is not None:

@@ -28,7 +28,9 @@ from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, TIMING, read_
 OWNER = "owner.json"
 FOLDERS = ("samples", "checkpoints", f"{START}/samples", f"{TRAINED}/samples")
 # The files that runs make in these folders. Lightning's and W&B's are in the folders of LOGS.
-OURS = re.compile(r"(target|(owner|excluded)-\d+)\.json|index-(0|[1-9]\d*)\.jsonl|.*\.(safetensors|ckpt|writing)")
+OURS = re.compile(
+    r"(target|(owner|excluded)-\d+|stacking(-[0-9a-f]{8})?)\.json|index-(0|[1-9]\d*)\.jsonl|.*\.(safetensors|ckpt|writing)"
+)
 LOGS = ("logs", "wandb")
 
 

@@ -23,6 +23,7 @@ from bdl.run.config import plain
 from bdl.run.console import WorkProgress
 from bdl.run.records import EVALUATION, folders_of, read_metrics
 from bdl.run.section import Section, check_calibration
+from bdl.run.stacking import stack_chains, take_back
 from bdl.run.stored import load_runs
 from bdl.run.write_report import TargetWords, facts_of_samples, load_start, publish
 
@@ -36,6 +37,9 @@ def evaluate(cfg: DictConfig) -> None:
         raise ConfigError("runs is empty: runs=[outputs/a,outputs/b] names at least one run directory")
     posterior, config = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
     data = recorded_data(config, posterior)
+    if cfg.weights is not None:
+        stacking = stack_chains(posterior, data) if cfg.weights == "stacking" else take_back(posterior)
+        print("weights of the chains:", "uniform" if stacking is None else stacking.words)
     start = load_start(runs, posterior, cfg.skip_bad)
     calibrate = CalibrationRequest.of(plain(cfg.get("calibrate")))
     splits, shifts = list(cfg.splits), [bdl.data.Shift(name, cfg.severity) for name in cfg.shifts]

@@ -29,6 +29,7 @@ from bdl.run.processes import ProcessInfo, processes_per_machine
 from bdl.run.records import REFIT
 from bdl.run.section import Section, check_calibration, check_num_data
 from bdl.run.stack_plan import ChainsPlan, KeepingPlan, MotionPlan, Promise, StackPlan, TargetPlan
+from bdl.run.stacking import StackingRequest
 from bdl.samplers.weighting.base import AUTO
 from bdl.tune.heat import HEAT_OF_BATCHES, CoolDirections
 
@@ -147,6 +148,7 @@ class ReportPlan:
     objective: str | None  # the metric that a sweep minimises
     calibrate: CalibrationRequest | None  # what is fitted on validation items
     command: str  # the command line that makes the run, as it can be copied, without its folder and time limit
+    weights: StackingRequest = "uniform"  # of the chains
     judged: Path | None = None  # the run whose scores on held-out rows stand for this one, which has none
 
 
@@ -235,19 +237,16 @@ class RunRequest:
         check_refit(cfg)
         decided = {"trainer.precision": config.choose_precision(cfg), **known.get("settings", {})}
         sections, count = config.fill_in(cfg, decided), config.count_stacks(cfg)
-        choices, calibrate = hydra.runtime.choices, CalibrationRequest.of(plain(cfg.get("calibrate")))
         return Plan(
             hash=config.config_hash(cfg),
             folder=Path(cfg.run_dir),
-            name=config.run_name(choices),
-            choices={name: str(choices[name]) for name in ("data", "model", "sampler", "schedule")},
+            name=config.run_name(hydra.runtime.choices),
+            choices={name: str(hydra.runtime.choices[name]) for name in ("data", "model", "sampler", "schedule")},
             seed=cfg.seed,
             stacks=Stacks(cfg.stack, count, cfg.chains // count, config.count_carriers(cfg), cfg.shared_batches),
             compute=Compute.of(sections),
             tuning=TuningRequest.of(cfg, hydra.overrides.task),
-            report=ReportPlan(
-                Section.optional(cfg.logger), cfg.train_items, cfg.objective, calibrate, self.command, self.judged
-            ),
+            report=self.report,
             refit=bool(cfg.refit),
             found=known,
             settings=config.run_settings(cfg),
@@ -258,6 +257,14 @@ class RunRequest:
     def draft(self) -> Plan:
         """The plan before tuning."""
         return self.plan()
+
+    @property
+    def report(self) -> ReportPlan:
+        cfg, calibrate = self.cfg, CalibrationRequest.of(plain(self.cfg.get("calibrate")))
+        return ReportPlan(
+            Section.optional(cfg.logger), cfg.train_items, cfg.objective, calibrate, self.command, cfg.weights,
+            self.judged,
+        )  # fmt: skip
 
     @property
     def command(self) -> str:

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -24,6 +24,7 @@ from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods import in_words
 from bdl.posterior.calibrated import Calibration
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
+from bdl.posterior.networks import WeightKind
 from bdl.posterior.prediction import AnyPrediction, Prediction, ValuePrediction
 from bdl.run.records import METRICS, PREPROCESSING, REFIT, folders_of, read_calibration, read_preprocessing
 from bdl.run.spreadsheet import without_formulas
@@ -42,16 +43,17 @@ def predict(cfg: DictConfig) -> None:
         print(f"predict: samples of {', '.join(map(str, used))}, from all rows; refit=false leaves them out")
         runs = used
     posterior, _ = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
-    encoding = read_encoding(runs[0], posterior)
-    rows = read_rows(cfg.input, encoding, cfg.id)
-    predictions = predicted(posterior, encoding, rows, Path(cfg.input).name, calibration_of(runs))
+    encoding, calibration = read_encoding(runs[0], posterior), calibration_of(runs)
+    rows, kind = read_rows(cfg.input, encoding, cfg.id), weights_of(posterior, calibration, cfg.weights)
+    predictions = predicted(posterior, encoding, rows, Path(cfg.input).name, calibration, kind)
     copied = [name for name in (encoding.id if cfg.id is None else cfg.id) if name in rows]
     if doubled := [name for name in copied if name in predictions]:
         raise ConfigError(f"id={doubled[0]} is a column of the predictions too: rename it in {cfg.input}")
     table = pd.concat([rows[copied], as_texts(predictions)], axis=1)
     table = table if cfg.raw else without_formulas(table)
     write_atomically(output, table.to_csv(index=False).encode())
-    print(f"{len(table):,} rows, {posterior.samples:,} samples of {posterior.chains} chains: {output}")
+    weighted = f", {posterior.stacking.words}" if kind == "stacking" and posterior.stacking else ""
+    print(f"{len(table):,} rows, {posterior.samples:,} samples of {posterior.chains} chains{weighted}: {output}")
 
 
 def output_file(output: str, rows: str) -> Path:
@@ -83,6 +85,7 @@ def predict_table(
     trust: Sequence[str] = (),
     device: str | None = None,
     refit: bool = True,
+    weights: Literal["stacking", "uniform"] | None = None,
 ) -> Frame:
     """Predictions for the rows of a pandas table, from a run of `data=csv` or `data=parquet`, or from several.
 
@@ -92,19 +95,40 @@ def predict_table(
         trust: packages that the config.yaml of a run may build parts from, besides bdl's own.
         device: None for a GPU if there is one.
         refit: where `refit=all` has sampled from all rows of the table, use these samples.
+        weights: of the chains. None: those of `weights=stacking`, where the run has them and no calibration, which
+            belongs to uniform weights.
 
     Returns a DataFrame with the index of `rows` and the columns of `predict.py`: `mean`, `std`, `aleatoric`,
     `epistemic`, `q05`, `q50` and `q95` in the units of the target; or `class`, `p_<label>`, and `entropy` and
     `epistemic` in nats. A run with `calibrate=` has the columns that `calibrated_columns` adds or replaces.
 
-    Raises ConfigError for missing columns, for text where numbers belong, and for a run on other data.
+    Raises ConfigError for missing columns, for text where numbers belong, for a run on other data, and for stacking
+    weights that the run has not, or that meet a calibration.
     """
     runs = refitted(folders_of(run)) if refit else folders_of(run)
     calibration = calibration_of(runs)
     posterior, _ = load_runs(runs, trust, device)
     encoding = read_encoding(runs[0], posterior)
     numbered = with_numbers(rows.reset_index(drop=True), encoding.inputs.written)  # messages count its rows
-    return predicted(posterior, encoding, numbered, "the table", calibration).set_index(rows.index)
+    kind = weights_of(posterior, calibration, weights)
+    return predicted(posterior, encoding, numbered, "the table", calibration, kind).set_index(rows.index)
+
+
+def weights_of(
+    posterior: bdl.Posterior, calibration: Calibration | None, asked: Literal["stacking", "uniform"] | None
+) -> WeightKind | None:
+    """The weights of a prediction: those that are asked for, or else of the chains, or None for those of the samples.
+
+    Raises ConfigError for stacking beside a calibration, whose promise holds for uniform weights.
+    """
+    if calibration is not None and asked == "stacking":
+        raise ConfigError(
+            "weights=stacking: the calibration of this run was fitted to uniform weights, and says nothing of stacked "
+            "ones; leave weights=stacking out, or remove calibration.json"
+        )
+    if asked is not None or calibration is not None or posterior.stacking is None:
+        return asked
+    return "stacking"
 
 
 def refitted(runs: Sequence[Path]) -> Sequence[Path]:
@@ -153,14 +177,19 @@ def calibrated_columns(calibration: Calibration, prediction: AnyPrediction, labe
 
 
 def predicted(
-    posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, place: str, calibration: Calibration | None = None
+    posterior: bdl.Posterior,
+    encoding: TableEncoding,
+    rows: Frame,
+    place: str,
+    calibration: Calibration | None = None,
+    kind: WeightKind | None = None,
 ) -> Frame:
     """The columns of predictions for the rows of a table, which messages call `place`.
 
     They are in the target's own units; entropies are in nats.
     """
     x, target = encoding.inputs.encode(rows, "input: ", place), encoding.target  # x: (n, features)
-    prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))))
+    prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))), kind)
     if isinstance(target, NumberTarget) and isinstance(prediction, ValuePrediction):
         scale = target.std if target.task == "regression" else 1.0
         if target.task == "regression":

@@ -27,6 +27,7 @@ from bdl.identity import identity
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.likelihoods import Loss
 from bdl.posterior.samples import brief, first_difference
+from bdl.posterior.stacking_file import FILES as STACKING
 from bdl.posterior.store import SampleStore
 from bdl.posterior.trained import FOLDER as TRAINED
 from bdl.run.config import leaves, usable_cores
@@ -41,7 +42,7 @@ ADDED = "is in no manifest: it was added, or its line was lost"
 READ = ("data", "model", "loss", "threads")  # what the commands read of a config.yaml
 FILES = (  # files of a run that a manifest must list
     *RUN_FILES, "samples/target.json", "samples/frozen.safetensors", "samples/excluded-*.json",
-    "samples/weighting-*.safetensors", "checkpoints/trace-*.safetensors",
+    STACKING, "samples/weighting-*.safetensors", "checkpoints/trace-*.safetensors",
 )  # fmt: skip
 PUBLIC = ("bdl", "bdl.data", "bdl.models", "bdl.likelihoods", "bdl.schedules", "bdl.callbacks")
 # The functions of these make objects and write nothing

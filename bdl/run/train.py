@@ -36,6 +36,7 @@ from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, proce
 from bdl.run.records import METRICS, is_calibrated, read_config
 from bdl.run.run_data import RunData
 from bdl.run.section import own_likelihood
+from bdl.run.stacking import ChainWeights
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
@@ -219,6 +220,7 @@ def report_of(
         None if promises is None else promises.promised,
         plan.calibrate,
         {} if stack.plan.baseline else law_of(stack, posterior, outcome.steps),
+        chain_weights=ChainWeights(plan.weights, data),
     )
 
 

@@ -31,6 +31,7 @@ from bdl.run.outcome import Outcome
 from bdl.run.plan import Plan
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import CALIBRATION, METRICS, REFIT, read_metrics, write_json, write_metrics
+from bdl.run.stacking import ChainWeights
 from bdl.tune.kept import PROMISES, Promised, broken_promises
 
 LabelledData = L.LightningDataModule | Mapping[str, Iterable[Any]] | Iterable[Any] | None
@@ -69,6 +70,7 @@ class ReportRequest:
     law: Mapping[str, float] = field(default_factory=dict)  # what `bdl.law.measure.measure_law` says of the samples
     command: str = ""  # the command that makes the run
     seconds: float = math.nan  # of the run
+    chain_weights: ChainWeights | None = None  # None: uniform, or what the run has stored
 
 
 def write_report(request: ReportRequest) -> dict[str, float]:
@@ -81,6 +83,8 @@ def write_report(request: ReportRequest) -> dict[str, float]:
         )
     summary.command, summary.seconds = request.command, request.seconds
     summary.metrics |= request.law
+    if request.chain_weights is not None:
+        request.chain_weights.add_to(summary, request.posterior)
     summary.metrics |= {"temperature/thermostat": 1.0} if sampler is not None and sampler.dynamics.thermostat else {}
     if request.promised is not None:
         _judge_promises(summary, request.promised)
@@ -123,6 +127,7 @@ def facts_of_samples(posterior: bdl.Posterior, summary: Summary) -> dict[str, st
         "samples": count,
         **diverged_fact(posterior),
         "T": f"{summary.metrics['temperature']:g}",
+        **({} if posterior.stacking is None else {"weights of chains": posterior.stacking.words}),
         **calibration_fact(summary),
     }
 

@@ -25,7 +25,7 @@ SEEN = {
     "30 weights, noise ratio 1, no direction measured": "not known",
     "the law, and its start predicts better": "prior does not fit",
     "4 chains of 10 independent draws": "more samples",
-    "modes 1/2 std apart, 4 chains": "not mixing",
+    "modes 1/2 std apart, 4 chains": "ensemble over modes",
     "numbers, modes 1/2 std apart, 20 chains": "ensemble over modes",
     "importance weights that cannot be had": "not known",
     "SGHMC at a third of its largest step: 1.5 T": "another temperature",

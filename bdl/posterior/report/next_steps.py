@@ -30,7 +30,7 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
         otherwise = [(f"Only to sample the posterior itself: {words[0].lower()}{words[1:]}", line)
                      for words, line in _to_the_posterior(judged, m, command)]  # fmt: skip
         return [("Use these predictions, and see that another run repeats them", another_seed(command)), *otherwise]
-    if judged.outcome in ("trust", "ensemble over modes"):
+    if judged.outcome == "trust":
         return [("See that another run predicts the same", another_seed(command))]
     if judged.outcome == "prior does not fit":
         return [
@@ -60,7 +60,7 @@ def _longer(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -
 
 def _to_the_posterior(judged: Verdict, m: Mapping[str, float], command: str) -> list[tuple[str, str]]:
     """What brings samples of another distribution closer to the posterior."""
-    if judged.outcome in ("not mixing", "ensemble over modes"):
+    if judged.outcome == "ensemble over modes":
         ensemble = ("Start the chains as a deep ensemble", changed(command, "start=adamw"))
         cycles = ("Let the chains jump in cycles", changed(command, "schedule=cyclical"))
         return [cycles] if "start/members" in m else [ensemble, cycles]

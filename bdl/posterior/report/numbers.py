@@ -34,6 +34,7 @@ AVERAGES = {
     "chain_bma": "one chain's average",
     "bma": "all chains' average",
     "bma_weighted": "all chains' average, importance-weighted",
+    "bma_stacked": "all chains' average, stacked",
     "bma_scaled": "all chains' average, temperature-scaled",
 }
 CLASS_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "ece": "ECE", "brier": "Brier"}
@@ -100,6 +101,7 @@ def summarise(
         metrics |= _detection(first, outside)
     energies = next(iter(_energy_draws(posterior).values()), None)
     metrics |= mixing(first.quantities, energies, first.features) | first.repeat_error()
+    metrics |= {} if posterior.stacking is None else posterior.stacking.metrics
     metrics |= _temperatures(posterior, trace)
     metrics |= {} if start is None else _start(start, loaders, evaluations)
     calibration = None if calibrate is None else calibrate.fit(evaluations["val"])

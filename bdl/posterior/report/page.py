@@ -36,6 +36,7 @@ IN_PREDICTIONS = ("Level of single samples", "Average against a constant", "Aver
                   "Average against one sample", "Average against one network", "Width against residuals",
                   "Calibration error (ECE)", "Calibration of intervals")  # fmt: skip
 SCORE = re.compile(r"(test|train)/[^/]*/[^/]*")  # a metric of the table of scores
+ALWAYS = ("one_sample", "chain_bma", "bma")  # rows of that table, also where they are not known
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
 
 
@@ -212,7 +213,7 @@ def score_table(metrics: Mapping[str, float]) -> tuple[list[str], list[list[str]
 def _score_rows(m: Mapping[str, float], splits: Sequence[str]) -> list[tuple[str, list[ScoreCell]]]:
     """Rows: start, one sample ... weighted average. Columns: the scores on the test set, then on the training set."""
     known = {row for row in AVERAGES if any(not math.isnan(v) for k, v in m.items() if f"/{row}/" in k)}
-    rows = [row for row in AVERAGES if row in known or row not in ("start", "bma_weighted", "bma_scaled")]
+    rows = [row for row in AVERAGES if row in known or row in ALWAYS]
     return [
         (row_label(row, m), [_score(m, split, row, s, rows) for split in splits for s in score_headings(m)])
         for row in rows

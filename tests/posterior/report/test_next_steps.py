@@ -50,7 +50,9 @@ def test_the_command_changes_in_the_key_that_matters(outcome, needed, expected):
 
 def test_nothing_is_advised_that_cannot_be_done():
     assert advised("trust", command="") == [] and advised("more samples", command=f"{COMMAND} budget=1m") == []
-    assert len(advised("not mixing")) == 2 and len(advised("not mixing", **{"start/members": 4.0})) == 1
+    assert (
+        len(advised("ensemble over modes")) == 2 and len(advised("ensemble over modes", **{"start/members": 4.0})) == 1
+    )
 
 
 def test_a_run_that_was_tuned_is_not_told_to_tune():
