@@ -65,9 +65,10 @@ def choose_lr_of_optimiser(
 ) -> Choice:
     """The largest lr that is safe, unless a smaller candidate is better by more than a standard error.
 
-    Safe is at most a quarter of every lr that diverged, or whose loss rose by SPIKE: a run is longer than a trial, and
-    meets steeper places. Each trial takes so many steps from the problem's start. Its score is that of the average over
-    its second half, as a baseline such as SWAG averages. Raises DivergedError where every candidate diverges.
+    Safe is at most a quarter of every lr that diverged, or whose loss rises by SPIKE late: a run is longer than a
+    trial, and meets steeper places. Each trial takes so many steps from the problem's start. Its score is that of the
+    average over its second half, as a baseline such as SWAG averages. Raises DivergedError where every candidate
+    diverges.
     """
     scores: dict[float, Tensor] = {}
     diverged = math.inf
@@ -78,7 +79,7 @@ def choose_lr_of_optimiser(
             trial.run(steps // 2, score, max(1, steps // 2 // OPTIMISER_SCORES))
             scores[lr] = score.nll
             losses = torch.stack(trial.losses)
-            diverged = min(lr, diverged) if bool((losses > losses[0] + SPIKE).any()) else diverged
+            diverged = min(lr, diverged) if bool((losses[steps // 2 :] > losses[0] + SPIKE).any()) else diverged
         except DivergedError:
             diverged = min(lr, diverged)
             if lr == RATES_TRIED[-1]:
