@@ -43,8 +43,12 @@ from bdl.tune.optimiser import is_optimiser, stay_at_start
 from bdl.tune.prior import is_around_zero
 from bdl.tune.sampler import FULL_BATCH_ROWS, ON_BATCHES, choose_length, choose_sampler
 from bdl.tune.trial import Problem
+from bdl.tune.weighting import PLAIN
 
-NODES = {"sghmc": {"_target_": "bdl.SGHMC", "friction": ON_BATCHES.friction}}  # dynamics of a chosen sampler, by name
+NODES = {  # of what is chosen by name: the dynamics of a sampler, and no weighting
+    "sghmc": {"_target_": "bdl.SGHMC", "friction": ON_BATCHES.friction},
+    PLAIN: {"_target_": "bdl.Flat"},
+}
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
@@ -190,7 +194,7 @@ class _Case:
             return Tuning((), 0.0, 0.0), 0.0
         if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
             print(f"tune: there is nothing to find for {reason}")
-            one = Choice("weighting", {"zeta": 1.0}, "zeta stays 1, at which it changes little; give a number")
+            one = Choice("weighting", PLAIN, "chains without weighting, because no trial says how hot they may move")
             return Tuning((one,) if weighting.zeta == AUTO else (), 0.0, 0.0), 0.0
         optimises = is_optimiser(dynamics, self.problem.temperature)
         if optimises and self.stack.keeps_start and "lr" not in self.given:
@@ -204,14 +208,10 @@ class _Case:
             temperature=None if self.tuning.temperature else problem.temperature, given=self.fixed(optimises),
             seed=problem.seed, compiled=problem.compiled, heat=self.tuning.heat, labels=problem.labels,
         )  # fmt: skip
-        return replace(tuning, choices=self._of_schedule(tuning.choices, steps, optimises)), seconds
-
-    def _of_schedule(self, choices: tuple[Choice, ...], steps: int, optimises: bool) -> tuple[Choice, ...]:
-        """The choices as they suit the schedule of the run."""
         if optimises or not self.stack.keeping.in_cycles:
-            return choices
-        cyclic = choose_cycles(choices, self.problem, self.sampler.dynamics, self.sampler.prior, steps)
-        return tuple(choice for choice in cyclic if choice.name not in self.given)
+            return tuning, seconds
+        cyclic = choose_cycles(tuning.choices, problem, dynamics, self.sampler.prior, steps)
+        return replace(tuning, choices=tuple(c for c in cyclic if c.name not in self.given)), seconds
 
     def fixed(self, optimises: bool) -> dict[str, Any]:
         """The settings that are not to be found, with their values. An optimiser keeps further ones."""
