@@ -9,6 +9,7 @@ from typing import Any
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import Gaussian
 from bdl.tune.choice import Choice
+from bdl.tune.sampler import ON_BATCHES
 from bdl.tune.trial import Problem, Trial
 from bdl.tune.work import trial_steps
 
@@ -43,8 +44,8 @@ def choose_cycles(
     samples = max(1, min(SAMPLES // count, int((1 - EXPLORE) * length) - 1))
     by_name["samples_per_cycle"] = Choice("samples_per_cycle", samples, f"about {SAMPLES} of a chain")
     if (lr := by_name.get("lr")) is not None:
-        friction = by_name["friction"].value if "friction" in by_name else dynamics.friction
-        moving = replace(dynamics, friction=friction) if "friction" in by_name else dynamics
+        moving = dynamics if dynamics.fits_trials else ON_BATCHES
+        moving = replace(moving, friction=by_name["friction"].value) if "friction" in by_name else moving
         chosen = Gaussian(by_name["prior"].value) if "prior" in by_name else problem.centred(prior)
         trial = Trial(problem, moving, chosen, PEAK * lr.value, "peak")
         trial.run_stably(trial_steps(problem, steps))

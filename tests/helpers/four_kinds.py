@@ -45,4 +45,4 @@ def write_data(folder: Path, kind: str) -> tuple[str, ...]:
     signal = 5 * x[:, 0] - 3 * x[:, 1] * x[:, 2] + random.randn(ROWS)
     frame["y"] = 100 + signal if kind == "numbers" else np.where(signal > 2, "u", np.where(x[:, 1] > 0, "v", "w"))
     frame.to_csv(folder / "table.csv", index=False)
-    return "data=csv", f"data.path={folder / 'table.csv'}", "data.target=y", "model.hidden=[4]"
+    return "data=csv", f"data.path={folder / 'table.csv'}", "data.target=y", "model.hidden=[4]", "start.epochs=100"
