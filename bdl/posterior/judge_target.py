@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from bdl.posterior.heads import is_worse_than_start
 from bdl.posterior.judge_law import judge_law
 from bdl.posterior.judge_modes import MODES_APART, apart, falls, lengths_by_trend, samples_needed, stuck
 from bdl.posterior.judge_rest import energy_drifts, judge_rest, take_longer
@@ -69,6 +70,9 @@ def _level(m: Numbers) -> Judgement | None:
     temperature = m["temperature"] if m["temperature"] > 1 else 1.0  # NaN reads as 1
     if draw <= constant + EXCESS * temperature:
         return Judgement("trust", name, value, "single samples are not far from what the data allow")
+    if m["approximation"] == 1 and has_learnt(m) and not is_worse_than_start(m):  # it has no chain that could diverge
+        words = "single draws are wide, and their average predicts no worse than its start"
+        return Judgement("trust", name, value, words)
     if split == "test" and (has_learnt(m) or m["test/items"] < FEW_ITEMS):
         return Judgement("trust", name, value, "single samples are sure of themselves, and their average is not")
     words = f"diverged: single samples predict {split} data far worse than a constant prediction does; lower lr"

@@ -46,9 +46,9 @@ def config_folder() -> Path:
 
 
 def register_resolvers() -> None:
-    """Register `fraction`, `run_name`, `config_hash` and `wandb_offline` for conf/. Safe to call twice."""
+    """Register `fraction`, `least`, `run_name`, `config_hash` and `wandb_offline` for conf/. Safe to call twice."""
     register(
-        fraction=fraction, run_name=run_name, config_hash=lambda *, _root_: config_hash(_root_),
+        fraction=fraction, least=min, run_name=run_name, config_hash=lambda *, _root_: config_hash(_root_),
         wandb_offline=wandb_offline,
     )  # fmt: skip
 

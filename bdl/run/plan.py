@@ -47,6 +47,8 @@ SETTINGS = {
     "burn_in": (("collect.keep.burn_in",), ("collect", "collect.keep")),
     "steps": (("length", "trainer.max_steps"), ()),
     "every": (("collect.keep.every",), ("collect", "collect.keep")),
+    "cycle": (("schedule.cycle",), ()),
+    "samples_per_cycle": (("collect.keep.samples_per_cycle",), ("collect", "collect.keep")),
     "length": (("length",), ("trainer.max_steps", "trainer.max_epochs", "budget")),
 }
 
@@ -296,5 +298,6 @@ def check_refit(cfg: DictConfig) -> None:
 def given_names(typed: Sequence[str]) -> frozenset[str]:
     """The names of the `SETTINGS` that the user has given by these overrides."""
     given = {override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".") for override in typed}
-    given |= {part for part in ("sampler.prior", "sampler.dynamics") if any(k.startswith(f"{part}.") for k in given)}
+    parts = ("sampler.prior", "sampler.dynamics", "schedule.cycle")
+    given |= {part for part in parts if any(k.startswith(f"{part}.") for k in given)}
     return frozenset(name for name, (keys, groups) in SETTINGS.items() if given & {*keys, *groups})

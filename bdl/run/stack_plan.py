@@ -91,6 +91,11 @@ class KeepingPlan:
         rule: Section[Keep] = Section(collect.pop("keep"))
         return cls(rule, collect, folder, checkpoint, cfg.checkpoint_every, cfg.monitor_every)
 
+    @property
+    def in_cycles(self) -> bool:
+        """Whether the samples of a chain follow the cycles of the schedule."""
+        return self.rule.get("cycle") is not None
+
 
 @dataclass(frozen=True)
 class StackPlan:
@@ -103,3 +108,9 @@ class StackPlan:
     baseline: Section[BaselineLike] | None
     name: str  # the name of the run
     settings: Mapping[str, Any]  # what config.yaml records, the same for all stacks
+
+    @property
+    def keeps_start(self) -> bool:
+        """Whether the chains start at trained networks, and their last states alone are kept."""
+        start, every = self.chains.start, self.keeping.rule.get("every")
+        return start is not None and start.target == "bdl.AdamWStart" and every == self.motion.steps

@@ -37,8 +37,9 @@ from bdl.tune.budget import (
 )
 from bdl.tune.burn_in import MOST_BURN_IN
 from bdl.tune.choice import Choice, Tuning
+from bdl.tune.cycles import choose_cycles
 from bdl.tune.find import describe_untuned, find_settings
-from bdl.tune.optimiser import is_optimiser
+from bdl.tune.optimiser import is_optimiser, stay_at_start
 from bdl.tune.prior import is_around_zero
 from bdl.tune.sampler import FULL_BATCH_ROWS, ON_BATCHES, choose_length, choose_sampler
 from bdl.tune.trial import Problem
@@ -50,7 +51,7 @@ START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to w
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
 FEWEST_STEPS = 2000  # steps of the ensemble where no budget bounds them: the curvature rises while it trains
-PER_TOKEN, NOT_TRIED = "items with a label for each token", Explored.plain("no trial says how hot they may move")
+NOT_TRIED = Explored.plain("no trial says how hot they may move")
 OF_OPTIMISERS = ("prior", "batch_size")  # settings that an optimiser keeps
 FEWEST_EPOCHS = 5  # epochs of the ensemble in any case
 _ASIDE: list[RunData] = []  # the data, in the copy of a process that finds settings
@@ -171,18 +172,12 @@ class _Case:
         plan = request.draft
         assert (tuning := plan.tuning) is not None
         data = run_data.build(plan.data(plan.stacks.first), warn=False)
-        if data.num_data != data.count("train") and not tuning.weighting_alone:
-            raise ConfigError(
-                f"tune=auto looks at items with one label, and those of {data.name} have one for each token: set "
-                "tune=false"
-            )
         by_rows = _by_rows(plan.of_stack(plan.stacks.first, data).motion.sampler, data, tuning)
         plan = request.plan({"settings": _settings(by_rows)}) if by_rows else plan
         stack = plan.of_stack(plan.stacks.first, data)
-        in_cycles = stack.keeping.rule.get("cycle") is not None  # it keeps by its own rule
-        its_own = {"burn_in", "every"} if in_cycles else set()
-        if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
-            its_own.add("batch_size")
+        its_own = {"every"} if stack.keeping.in_cycles else set()  # it keeps by its own rule
+        if "batch_size" not in plan.data(plan.stacks.first).node or data.num_data > data.count("train"):
+            its_own.add("batch_size")  # a user's own loader decides it, and windows of text are dear
         if not is_around_zero(stack.motion.sampler.prior):  # the priors that the search compares are around zero
             its_own.add("prior")
         problem = _problem_of(stack, data, plan.compute)
@@ -196,12 +191,12 @@ class _Case:
         weighting, dynamics = self.sampler.weighting, self.sampler.dynamics
         if not self.tuning.auto:
             return Tuning((), 0.0, 0.0), 0.0
-        per_token = self.data.num_data != self.data.count("train")
-        reason = PER_TOKEN if per_token else nothing_to_tune(self.stack, self.plan.compute.strategy)
-        if reason is not None:
+        if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
             print(f"tune: there is nothing to find for {reason}")
             return Tuning(NOT_TRIED.choices if weighting.zeta == AUTO else (), 0.0, 0.0), 0.0
         optimises = is_optimiser(dynamics, self.problem.temperature)
+        if optimises and self.stack.keeps_start and "lr" not in self.given:
+            return Tuning(tuple(c for c in stay_at_start() if c.name not in self.given), 0.0, 0.0), 0.0
         if not optimises and (line := describe_untuned(dynamics)) is not None:
             print(f"{line}; a multiplier divides lr" if weighting.zeta == AUTO else line)
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
@@ -209,9 +204,12 @@ class _Case:
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
             dynamics, num_data=problem.num_data, steps=steps, weighting=weighting,
             temperature=None if self.tuning.temperature else problem.temperature, given=self.fixed(optimises),
-            seed=problem.seed, compiled=problem.compiled, heat=self.tuning.heat,
+            seed=problem.seed, compiled=problem.compiled, heat=self.tuning.heat, labels=problem.labels,
         )  # fmt: skip
-        return tuning, seconds
+        if optimises or not self.stack.keeping.in_cycles:
+            return tuning, seconds
+        cyclic = choose_cycles(tuning.choices, problem, dynamics, self.sampler.prior, steps)
+        return replace(tuning, choices=tuple(c for c in cyclic if c.name not in self.given)), seconds
 
     def fixed(self, optimises: bool) -> dict[str, Any]:
         """The settings that are not to be found, with their values. An optimiser keeps further ones."""
@@ -278,7 +276,7 @@ def _problem_of(stack: StackPlan, data: DataModule, compute: Compute) -> Problem
     x, y = _items(data, "train")
     return Problem(
         chains, stack.target.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
-        float(stack.motion.sampler.temperature), of.seed, compute.compiled,
+        float(stack.motion.sampler.temperature), of.seed, compute.compiled, labels=data.num_data // data.count("train"),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ class Choice:
 
     Args:
         name: "sampler", "length", "batch_size", "prior", "temperature", "weighting", "lr", "friction", "burn_in",
-            "steps" or "every".
+            "steps", "every", "cycle" or "samples_per_cycle".
         value: a plain number, a word, a list of numbers, or a mapping to them.
         reason: why, in a few words with the numbers that decided.
     """

@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bdl.batch import map_tensors
 from bdl.likelihoods import mean_loss
@@ -35,7 +36,8 @@ class Curvature:
 
     def __call__(self, trial: Trial) -> Tensor:
         """(C,) |largest eigenvalue| of the Hessian of U/N, prior included, double."""
-        with torch.enable_grad():
+        # the fused kernels of attention have no second derivative
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             losses = mean_loss(trial.problem.loss, trial.stack(self.x), self.y, trial.stack.chains)
             gradients = torch.autograd.grad(losses.sum(), self.params, create_graph=True)
             for _ in range(self.products):

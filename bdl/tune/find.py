@@ -60,6 +60,7 @@ def find_settings(
     seed: int = 0,
     compiled: Compile = "auto",
     heat: float = HEAT_OF_BATCHES,
+    labels: int = 1,
 ) -> Tuning:
     """Settings with which to sample a stack, each with its reason. The stack stays as it is.
 
@@ -77,7 +78,7 @@ def find_settings(
         validation: items that compare priors; None holds out a part of `train` for that.
         dynamics: the sampler, `SGHMC()` for None. One whose `tunable` lacks "lr", because it adapts or preconditions
             its step, gets no lr, no friction and no burn-in.
-        num_data: N, where `train` is a part; None means its length.
+        num_data: N, where `train` is a part; None means its length times `labels`.
         weighting: of the sampler. Under `AdaptiveWeight(zeta="auto")` the posterior is at its target T0, or at the
             temperature given here; zeta and the bins are found, and the hottest T from which chains come back to the
             energies of T0, see `bdl.tune.weighting`. Where there is none, the chains are plain ones at T0.
@@ -92,6 +93,7 @@ def find_settings(
         heat: the share by which batch noise may heat the direction that it heats most. Where no lr down to a twentieth
             of the largest keeps to it, lr keeps the mean over directions to 10 %, and its reason says how hot the
             hottest one is.
+        labels: of each item, such as the tokens of a window of text; N counts them all.
 
     Returns the settings that were not given, as plain numbers and words. "batch_size" is N for full batches, and
     missing where the dynamics takes no other; "prior" is the precision of a `Gaussian`, "burn_in" in steps, "weighting"
@@ -103,7 +105,8 @@ def find_settings(
     began, dynamics = time.perf_counter(), ON_BATCHES if dynamics is None else dynamics
     _check(dynamics, temperature, weighting, given, heat)
     first = TEMPERATURES[0] if temperature is None else temperature
-    problem = Problem(stack, loss, train, num_data or len(train[1]), 0, first, seed, compiled)
+    items = num_data or labels * len(train[1])
+    problem = Problem(stack, loss, train, items, 0, first, seed, compiled, labels=labels)
     if is_optimiser(dynamics, temperature):
         problem, held_out = _split(batches_of_optimiser(problem, given), validation)
         found = choose_for_optimiser(problem, dynamics, weighting, given, held_out, steps)

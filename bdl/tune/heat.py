@@ -33,7 +33,7 @@ class BatchHeat:
         hottest: c_1, the variance of a batch's gradient of U/N along the direction where it is largest.
         mean: that variance over all directions.
         batch_size: of those batches.
-        num_data: N.
+        items: from which they are drawn.
     """
 
     dynamics: Transition
@@ -41,7 +41,7 @@ class BatchHeat:
     hottest: float
     mean: float
     batch_size: int
-    num_data: int
+    items: int
 
     def share(self, lr: float, friction: float) -> float:
         """The share by which the hottest direction is too hot."""
@@ -66,8 +66,8 @@ class BatchHeat:
 
     def larger_batch(self, factor: float) -> int:
         """The size of batches of a pass whose noise is so many times weaker: 1/B - 1/N decides it."""
-        whole = 1 / self.num_data
-        return min(self.num_data, math.ceil(1 / (whole + (1 / self.batch_size - whole) / factor)))
+        whole = 1 / self.items
+        return min(self.items, math.ceil(1 / (whole + (1 / self.batch_size - whole) / factor)))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def measure_heat(trial: Trial, dynamics: Transition) -> BatchHeat | None:
     share = _share(problem, count)
     mean = gradients.var(0).double().mean()
     return BatchHeat(
-        dynamics, problem.tau, share * float(hottest), share * float(mean), problem.batch_size, problem.num_data
+        dynamics, problem.tau, share * float(hottest), share * float(mean), problem.batch_size, problem.count
     )
 
 
@@ -122,7 +122,7 @@ def _share(problem: Problem, draws: int) -> float:
     """
     passes = len(problem.items[1]) / problem.batch_size
     independent = left_by_a_pass(max(passes, draws)) / left_by_a_pass(passes)  # S²/B over the variance of the draws
-    return independent * left_by_a_pass(problem.num_data / problem.batch_size)
+    return independent * left_by_a_pass(problem.count / problem.batch_size)
 
 
 def strongest(draws: Tensor) -> Tensor:

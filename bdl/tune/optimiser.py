@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError, DivergedError
@@ -20,6 +21,9 @@ from bdl.tune.work import trial_steps
 
 RATES_TRIED = (0.1, 0.03, 0.01, 0.003, 0.001, 3e-4, 1e-4, 3e-5)  # lr
 BATCH = 100  # items of a batch where none is given
+SPIKE = 2.0  # nats an item by which a loss above that of the start counts as diverged
+STILL = 1e-9  # lr
+FEWEST_STEPS = 100  # of a trial; in 20 steps an lr passed that diverged in 44
 OPTIMISER_SCORES = 10  # times in the second half of a trial that its networks are scored
 
 
@@ -30,7 +34,7 @@ def is_optimiser(dynamics: Transition, temperature: float | None) -> bool:
 
 def batches_of_optimiser(problem: Problem, given: Mapping[str, Any]) -> Problem:
     """The problem at T = 0, in batches also of few items: full ones would leave SWAG nothing to average."""
-    return replace(problem, batch_size=min(given.get("batch_size") or BATCH, problem.num_data), temperature=0.0)
+    return replace(problem, batch_size=min(given.get("batch_size") or BATCH, problem.count), temperature=0.0)
 
 
 def choose_for_optimiser(
@@ -51,7 +55,8 @@ def choose_for_optimiser(
         return of_weighting
     if "prior" not in given:
         raise ConfigError(f"tune=auto finds no prior for {dynamics}, an optimiser: give one, such as bdl.Gaussian()")
-    prior, trial = problem.centred(given["prior"]), trial_steps(problem, steps, len(RATES_TRIED))
+    prior = problem.centred(given["prior"])
+    trial = max(min(steps, FEWEST_STEPS), trial_steps(problem, steps, len(RATES_TRIED)))
     return (choose_lr_of_optimiser(problem, dynamics, prior, held_out, trial), *of_weighting)
 
 
@@ -60,9 +65,10 @@ def choose_lr_of_optimiser(
 ) -> Choice:
     """The largest lr that is safe, unless a smaller candidate is better by more than a standard error.
 
-    Safe is at most a quarter of every lr that diverged: a run is longer than a trial, and meets steeper places. Each
-    trial takes so many steps from the problem's start. Its score is that of the average over its second half, as a
-    baseline such as SWAG averages. Raises DivergedError where every candidate diverges.
+    Safe is at most a quarter of every lr that diverged, or whose loss rises by SPIKE late: a run is longer than a
+    trial, and meets steeper places. Each trial takes so many steps from the problem's start. Its score is that of the
+    average over its second half, as a baseline such as SWAG averages. Raises DivergedError where every candidate
+    diverges.
     """
     scores: dict[float, Tensor] = {}
     diverged = math.inf
@@ -72,6 +78,8 @@ def choose_lr_of_optimiser(
             trial.run(steps - steps // 2)
             trial.run(steps // 2, score, max(1, steps // 2 // OPTIMISER_SCORES))
             scores[lr] = score.nll
+            losses = torch.stack(trial.losses)
+            diverged = min(lr, diverged) if bool((losses[steps // 2 :] > losses[0] + SPIKE).any()) else diverged
         except DivergedError:
             diverged = min(lr, diverged)
             if lr == RATES_TRIED[-1]:
@@ -80,3 +88,13 @@ def choose_lr_of_optimiser(
     values = ", ".join(f"{float(nll.mean()):.3f}" for nll in safe.values())
     reason = f"validation NLL {values} at lr {', '.join(f'{lr:g}' for lr in safe)}"
     return Choice("lr", clear_winner(safe), reason + (f"; {diverged:g} diverged" if math.isfinite(diverged) else ""))
+
+
+def stay_at_start() -> tuple[Choice, ...]:
+    """The choices of a run that starts at trained networks and keeps its last state alone.
+
+    Those networks are the ones of the lowest validation loss. SGD without early stopping goes on to fit the noise of
+    the training items: on a table of 353 rows the NLL of the start, 1.13, became 168 in 3,000 steps.
+    """
+    reason = "the start has trained the networks up to their lowest validation loss, and they stay there"
+    return Choice("lr", STILL, reason), Choice("length", 1, "there is nothing left to train")

@@ -42,12 +42,13 @@ class Problem:
         stack: C networks, at the parameters from which they will be sampled.
         loss: a negative log-likelihood per item, or any loss that returns its mean over the batch.
         items: the training items, or an even part of them.
-        num_data: N, all training items.
-        batch_size: items per chain and step; all of `items` where it is N.
+        num_data: N, all training items; of a text, all tokens.
+        batch_size: items per chain and step, or all of them.
         temperature: T.
         seed: names the random streams.
         compiled: see `compile` of `BayesianModule`.
         train: the mode of the networks, for dropout and BatchNorm; False for eval mode.
+        labels: of each item, that count towards N; of a window of text, its tokens.
     """
 
     stack: ChainStack
@@ -59,6 +60,7 @@ class Problem:
     seed: int = 0
     compiled: Compile = "auto"
     train: bool = True
+    labels: int = 1
 
     @property
     def tau(self) -> float:
@@ -67,7 +69,12 @@ class Problem:
     @property
     def takes_all(self) -> bool:
         """Whether each batch holds all the data."""
-        return self.batch_size >= self.num_data
+        return self.batch_size >= self.count
+
+    @property
+    def count(self) -> int:
+        """All training items, `items` or more."""
+        return self.num_data // self.labels
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -83,7 +90,7 @@ class Problem:
     def on(self, items: TrialItems) -> Problem:
         """The same problem for a part of the items alone, as if there were no others."""
         n = round(self.num_data * len(items[1]) / len(self.items[1]))
-        return replace(self, items=items, num_data=n, batch_size=min(self.batch_size, n))
+        return replace(self, items=items, num_data=n, batch_size=min(self.batch_size, n // self.labels))
 
 
 class Trial:
@@ -184,7 +191,7 @@ class Trial:
             self.stack.named_parameters(), dynamics, num_data=problem.num_data, lr=lr, prior=self.prior,
             temperature=problem.temperature, weighting=self.weighting, chains=self.stack.chains, seed=seed,
         )  # fmt: skip
-        share = left_by_a_pass(problem.num_data / problem.batch_size)
+        share = left_by_a_pass(problem.count / problem.batch_size)
         self.sampler.host = replace(self.sampler.host, compiled=problem.compiled is not False, noise_share=share)
         self._gradient = choose_gradient(self.stack, problem.loss, problem.compiled)
 

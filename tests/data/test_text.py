@@ -151,11 +151,3 @@ def test_what_fills_no_window_is_left_out():
 def test_the_play_of_the_package_is_there():
     data = TextDataModule("package:coriolanus.txt", context=64)
     assert data.num_classes == 61 and data.num_data > 130_000 and data.name == "coriolanus"
-
-
-def test_tuning_refuses_tokens(text, script, tmp_path):
-    status, _, err = script(
-        "train", "data=text", f"data.path={text[0]}", "tune=auto", "trainer=debug", "model.width=8", "data.context=8",
-        f"hydra.run.dir={tmp_path / 'run'}",
-    )  # fmt: skip
-    assert status == 1 and len(err) == 1 and "play have one for each token: set tune=false" in err[0]

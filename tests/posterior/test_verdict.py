@@ -127,6 +127,13 @@ def test_sure_networks_have_not_diverged_where_average_is_right():
     assert of(test__draw__nll=9.0, test__bma__nll=1.7, test__items=3).outcome == "trust"
 
 
+def test_wide_draws_of_an_approximation_have_not_diverged_where_average_is_right():
+    wide = {"approximation": 1, "train__draw__nll": 9.0, "train__constant__nll": 1.6}
+    assert of(**wide).outcome == "no posterior"
+    assert of(**wide, test__start__nll=0.1).outcome == "broken"
+    assert of(**wide | {"approximation": None}).outcome == "broken"
+
+
 def test_predictions_that_are_far_wider_than_the_residuals():
     assert of(mcse__unit=0.5).outcome == "trust"
     judged = of(mcse__unit=0.2)

@@ -86,7 +86,7 @@ def test_a_run_that_has_begun_is_not_tuned_again(finished, monkeypatch):
 
 def test_given_keys_are_kept():
     typed = ["sampler.lr=0.01", "sampler/prior=laplace", "collect=last", "data.batch_size=16", "chains=2"]
-    assert given_names(typed) == {"lr", "prior", "burn_in", "every", "batch_size"}
+    assert given_names(typed) == {"lr", "prior", "burn_in", "every", "samples_per_cycle", "batch_size"}
     assert given_names(["sampler.prior.precision=2", "+length=3"]) == {"prior", "steps", "length"}
     assert given_names(["sampler=sghmc"]) == given_names(["sampler.dynamics.friction=1"]) - {"friction"} == {"sampler"}
 
@@ -208,14 +208,12 @@ def test_t_is_found_or_given(table, tmp_path):
         _ = planned("run_dir=x", *options(table, "tune.temperature=true", "tune=auto")).tuning
 
 
-def test_a_cyclical_schedule_keeps_by_its_own_rule(table, tmp_path):
+def test_cycles_are_found_in_place_of_burn_in(table, tmp_path):
     found = tuning.tuned(asked(f"run_dir={tmp_path}", *options(table, "schedule=cyclical")), SINGLE).found
     assert found["settings"].keys() == {
-        "data.batch_size",
-        "sampler.prior.precision",
-        "sampler.lr",
-        "sampler.dynamics.friction",
-    }
+        "data.batch_size", "sampler.prior.precision", "sampler.lr", "sampler.dynamics.friction",
+        "schedule.cycle.cycles", "schedule.cycle.explore", "collect.keep.samples_per_cycle",
+    }  # fmt: skip
 
 
 def test_literature_keeps_its_settings(table):

@@ -118,8 +118,9 @@ class Transition(ABC):
 
     @property
     def fits_trials(self) -> bool:
-        """Whether `tune` may try settings with it; another dynamics stands for one whose lr has a scale of its own."""
-        return "lr" in self.tunable
+        """Whether `tune` may try settings with it; another dynamics stands for one whose lr has a scale of its own, or
+        that needs what trials do not gather."""
+        return "lr" in self.tunable and "noise_draws" not in self.needs
 
     def adapting_in(self, steps: int) -> Transition:
         """The transition for a trial in which it has so many steps to adapt."""
