@@ -205,6 +205,7 @@ class _Case:
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
             dynamics, num_data=problem.num_data, steps=steps, weighting=weighting,
+            exchange=self.sampler.exchange,
             temperature=None if self.tuning.temperature else problem.temperature, given=self.fixed(optimises),
             seed=problem.seed, compiled=problem.compiled, heat=self.tuning.heat,
         )  # fmt: skip
@@ -215,7 +216,8 @@ class _Case:
         dynamics = self.sampler.dynamics
         present = {
             "batch_size": self.data.batch_size, "prior": self.sampler.prior, "lr": self.sampler.lr,
-            "friction": dynamics.friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
+            "lr_power": self.sampler.exchange and self.sampler.exchange.lr_power, "friction": dynamics.friction,
+            "burn_in": self.stack.keeping.rule.get("burn_in"),
         }  # fmt: skip
         kept = present if self.tuning.weighting_alone else self.given
         given = {name: value for name, value in present.items() if name in kept or optimises and name in OF_OPTIMISERS}

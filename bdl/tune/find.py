@@ -16,10 +16,12 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import Gaussian
 from bdl.samplers.weighting.base import AUTO, Flat, Weighting
 from bdl.seeding import derive_seed
+from bdl.tune import ladder
 from bdl.tune.burn_in import MOST_BURN_IN, MOVES, movement
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.heat import HEAT_OF_BATCHES
@@ -37,7 +39,7 @@ from bdl.tune.trial import Problem, Trial, TrialItems
 from bdl.tune.weighting import Temperatures, choose_weighting, in_trials
 from bdl.tune.work import trial_steps
 
-TUNED_NAMES = ("batch_size", "lr", "plain_lr", "friction", "burn_in", "prior")
+TUNED_NAMES = ("batch_size", "lr", "plain_lr", "lr_power", "friction", "burn_in", "prior")
 HELD_OUT_SHARE = 0.2  # share of the training items that compares priors where there is no validation part
 LARGEST_PART = 2048  # validation items
 PRIOR_PROBES = 32  # items at which a prior shows what it predicts
@@ -54,6 +56,7 @@ def find_settings(
     *,
     num_data: int | None = None,
     weighting: Weighting = Flat(),
+    exchange: Exchange | None = None,
     temperature: float | None = 1.0,
     steps: int = 80_000,
     given: Mapping[str, Any] = {},
@@ -80,12 +83,13 @@ def find_settings(
         num_data: N, where `train` is a part; None means its length.
         weighting: of the sampler. Under `AdaptiveWeight(zeta="auto")` its zeta and bins are found, so that chains at T
             predict like plain ones at the best of T, 0.3 T, 0.1 T and 0.03 T, or at a hotter one that is about as good.
+        exchange: of the sampler. lr then fits the first rung of its ladder, and "lr_power" the others.
         temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03. 0, or a
             dynamics without noise, is an optimiser: its lr alone is found, by the predictions for validation items.
         steps: the length of the run. The trials together take a fifth of them at most, and another one where T or zeta
             is found.
-        given: settings that are fixed: "batch_size", "lr", "friction", "burn_in", or "prior" as an object. "plain_lr"
-            is an lr without weighting, from which "lr" follows once zeta is found.
+        given: settings that are fixed: "batch_size", "lr", "lr_power", "friction", "burn_in", or "prior" as an
+            object. "plain_lr" is an lr without weighting, from which "lr" follows once zeta is found.
         seed: with the same seed, stack and data, and on the same machine, the settings are the same.
         compiled: see `compile` of `BayesianModule`.
         heat: the share by which batch noise may heat the direction that it heats most. Where no lr down to a twentieth
@@ -119,7 +123,9 @@ def find_settings(
         weighting = replace(weighting, **of_weighting.value)  # type: ignore[type-var]
     else:
         multiplier = _multiplier(search, prior, weighting)
-    search = replace(search, weighting=in_trials(weighting), multiplier=multiplier)
+    search = replace(
+        search, weighting=in_trials(weighting), multiplier=multiplier, exchange=ladder.in_trials(exchange, stack.chains)
+    )
     steps_found = find_step(search, prior, heat) if "lr" in search.tunable else Rehearsed(search.scaled_lr())
     choices += steps_found.choices
     wanted = tuple(choice for choice in choices if search.wants(choice.name))

@@ -29,12 +29,15 @@ from bdl.samplers.exchange import Replicas
 
 Z = 4.5  # standard errors
 D64 = torch.float64
-CPU = torch.device("cpu")
 GAUSSIAN = GaussianLaw([0.0, 0.0], COVARIANCE)
 LADDER = torch.tensor([1.0, 2.0, 4.0], dtype=D64)
 
 
 # ---- the rule, without random numbers --------------------------------------------------------------------------------
+
+
+def theta(chains: int, parameters: int = 1) -> Tensor:
+    return torch.zeros(chains, parameters, dtype=D64)
 
 
 def swap_probability(
@@ -49,7 +52,7 @@ def swap_probability(
     pairs = torch.from_numpy(np.stack(np.meshgrid(error, log_u, indexing="ij"), -1).reshape(-1, 2))
     n = len(pairs)
     replicas = Replicas(
-        bdl.Exchange(ladder=(1.0, temperatures[1] / temperatures[0]), energy_var=energy_var), 2 * n, CPU
+        bdl.Exchange(ladder=(1.0, temperatures[1] / temperatures[0]), energy_var=energy_var), 2 * n, theta(2 * n)
     )
     energy = torch.stack([gap + pairs[:, 0], torch.zeros(n, dtype=D64)], 1).flatten()
     T = torch.tensor(temperatures, dtype=D64).repeat(n)
@@ -87,8 +90,8 @@ def test_swaps_balance(gap: float, noise: float):
 
 def test_swaps_are_permutations_of_neighbours():
     """Pairs (0, 1) and (2, 3) take turns with (1, 2) in a ladder of four. The last energies move with the states."""
-    replicas = Replicas(bdl.Exchange(ladder=(1, 2, 3, 4), energy_var=0.0), 8, CPU)
-    T, always = replicas.temperatures(1.0), torch.full((8,), -1e9, dtype=D64)
+    replicas = Replicas(bdl.Exchange(ladder=(1, 2, 3, 4), energy_var=0.0), 8, theta(8))
+    T, always = replicas.factor, torch.full((8,), -1e9, dtype=D64)
     energy = torch.arange(8, dtype=D64).flip(0)
     assert T.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
     assert swapped(replicas, energy, T, always) == [1, 0, 3, 2, 5, 4, 7, 6]
@@ -108,7 +111,7 @@ def test_estimated_variance(shared: float):
     The estimate is 3 within 4.5 standard errors, because the shared error cancels in the gap. It is infinite before the
     second step.
     """
-    replicas, draw = Replicas(bdl.Exchange(ladder=(1, 2)), 400, CPU), torch.Generator().manual_seed(0)
+    replicas, draw = Replicas(bdl.Exchange(ladder=(1, 2)), 400, theta(400)), torch.Generator().manual_seed(0)
     assert replicas.variance() == math.inf
     for _ in range(400):
         common = shared**0.5 * torch.randn((), generator=draw, dtype=D64)
@@ -398,7 +401,6 @@ def test_temperatures_are_those_of_the_ladder():
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: Two(bdl.SGLD(), exchange=bdl.Exchange((1, 2, 3, 4))), "6 chains do not fill a ladder of 4"),
         (lambda: Two(bdl.SGLD(), weighting=bdl.AdaptiveWeight(low=0.0, high=1.0)), "AdaptiveWeight changes that"),
         (lambda: Two(bdl.SGLD()).sampler.step(), "needs the energy of every step"),
         (lambda: Two(bdl.SGLD(), exchange=bdl.Exchange((1.0, 9.0))).sampler.load_state_dict(
