@@ -274,10 +274,8 @@ def check_keep_rule(keep: Keep, sampler: Sampler, total: float) -> None:
     for part in (sampler.dynamics, sampler.exchange):
         adapting = 0 if part is None else part.adapt_steps or 0
         if keep.count(adapting):
-            raise ConfigError(
-                f"{keep} keeps samples within the first {adapting} steps, in which {type(part).__name__} still adapts: "
-                "raise burn_in or lower adapt_steps"
-            )
+            within = f"within the first {adapting} steps, in which {type(part).__name__} still adapts"
+            raise ConfigError(f"{keep} keeps samples {within}: raise burn_in or lower adapt_steps")
 
 
 def check_saved(net: nn.Module, module: L.LightningModule, sampler: Sampler) -> None:

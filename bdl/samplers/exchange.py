@@ -74,7 +74,9 @@ class Exchange:
             self._check_ladder()
         for name, least in (("every", 1), ("adapt_steps", 0)):
             if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)} (steps)")
+                raise ConfigError(
+                    f"{name} must be at least {least} step{'' if least == 1 else 's'}, got {getattr(self, name)}"
+                )
         if self.rungs is not None and (self.ladder != AUTO or self.rungs < 2):
             raise ConfigError(f"rungs is a number of at least 2 beside ladder=auto, got {self.rungs}: leave it null")
         if not 0 <= self.lr_power < math.inf:
@@ -119,7 +121,7 @@ def gaussian_distance(parameters: int, rate: float = SWAPS) -> float:
 class Replicas(Saved):
     """Runs an Exchange along one stack of chains. Shapes (C,)."""
 
-    saved = ("tried", "done", "chance", "turn", "previous", "square", "count", "ladder", "moves")
+    saved = ("tried", "done", "chance", "turn", "previous", "square", "count", "ladder", "moves", "adapting")
 
     def __init__(self, exchange: Exchange, chains: int | None, theta: Tensor):
         if chains is None or chains < 2:
@@ -128,14 +130,14 @@ class Replicas(Saved):
         self.ladder = exchange.first_ladder(theta.shape[-1], chains)  # (K,) multiples of T; double on the CPU, like T
         self.rungs, self.widest = len(self.ladder), WIDEST * self.ladder.log().diff()
         self.moves = 0  # of the ladder
+        self.adapting = exchange.adapt_steps if exchange.ladder == AUTO else 0  # steps after which it is fixed
         self._spread(device)
         self.tried = torch.zeros(self.rungs - 1, dtype=widest(device), device=device)  # swaps proposed per pair
         self.done = torch.zeros_like(self.tried)
         self.chance = torch.zeros_like(self.tried)  # mean probability of the last swap of each pair
         self.turn = 0  # the pairs that swap next: those whose lower rung is even (0) or odd (1)
         self.previous: Tensor | None = None  # (C,) energies of the last step
-        # Running mean: σ² of each chain and the next
-        self.square = torch.zeros(chains, dtype=widest(device), device=device)
+        self.square = torch.zeros(chains, dtype=widest(device), device=device)  # running mean: σ² of each and the next
         self.count = 0  # changes of energy in that mean
         self._held: HeldNumbers | None = None  # what the kernels of a swap read of a step
 
@@ -151,9 +153,9 @@ class Replicas(Saved):
 
     def settings(self, now: StepSettings) -> StepSettings:
         """Those of every chain, (C,) on the CPU, from those of the first rung; lr as it is where all rungs share it."""
-        factor, power = self.factor, self.exchange.lr_power
         lr, t = (v.cpu() if isinstance(v, Tensor) else v for v in now.pair)
-        return replace(now, temperature=t * factor, lr=lr * factor**-power if power else now.lr)
+        power = self.exchange.lr_power
+        return replace(now, temperature=t * self.factor, lr=lr * self.factor**-power if power else now.lr)
 
     def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
         for name in self.saved:
@@ -220,8 +222,11 @@ class Replicas(Saved):
 
     def adapts(self, step: int) -> bool:
         """Whether a swap after so many steps moves the ladder."""
-        last = self.exchange.adapt_steps
-        return self.exchange.ladder == AUTO and last / 2 <= step < last
+        return self.exchange.adapt_steps / 2 <= step < self.adapting
+
+    def adapt_until(self, step: int) -> None:
+        """Let an automatic ladder that adapts do so until the end of a burn-in that has become longer."""
+        self.adapting = max(self.adapting, step) if self.adapting else 0
 
     def pass_turn(self) -> None:
         """Let the other pairs swap next."""
@@ -244,6 +249,7 @@ class Replicas(Saved):
         if energy is None:
             raise ConfigError("replica exchange needs the energy of every step: call step(closure)")
         follows, due = self.counts(energy), now.samples and not (chain.steps + 1) % self.exchange.every
+        exact = exact or chain.sees_all_data and self.exchange.energy == "full"
         judged = potential.full_energy(now.lr) if due and self.exchange.energy == "full" and not exact else energy
         held = self._near(energy)
         seen = held.copy("energy", energy)
@@ -289,10 +295,6 @@ class Replicas(Saved):
 
     def variance(self) -> Tensor | float:
         """σ² of the pairs (c, c + 1), (C,) or a number; infinite while it is unknown, which forbids every swap."""
-        if self.exchange.energy == "full":
-            return 0.0
-        if self.exchange.energy_var != "estimated":
-            return float(self.exchange.energy_var)
-        if self.count == 0:
-            return math.inf
-        return self.square
+        if self.exchange.energy == "full" or self.exchange.energy_var != "estimated":
+            return 0.0 if self.exchange.energy == "full" else float(self.exchange.energy_var)
+        return self.square if self.count else math.inf

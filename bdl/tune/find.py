@@ -39,7 +39,7 @@ from bdl.tune.trial import Problem, Trial, TrialItems
 from bdl.tune.weighting import Temperatures, choose_weighting, in_trials
 from bdl.tune.work import trial_steps
 
-TUNED_NAMES = ("batch_size", "lr", "plain_lr", "lr_power", "friction", "burn_in", "prior")
+TUNED_NAMES = ("batch_size", "lr", "plain_lr", "lr_power", "swap_every", "friction", "burn_in", "prior")
 HELD_OUT_SHARE = 0.2  # share of the training items that compares priors where there is no validation part
 LARGEST_PART = 2048  # validation items
 PRIOR_PROBES = 32  # items at which a prior shows what it predicts
@@ -83,13 +83,14 @@ def find_settings(
         num_data: N, where `train` is a part; None means its length.
         weighting: of the sampler. Under `AdaptiveWeight(zeta="auto")` its zeta and bins are found, so that chains at T
             predict like plain ones at the best of T, 0.3 T, 0.1 T and 0.03 T, or at a hotter one that is about as good.
-        exchange: of the sampler. lr then fits the first rung of its ladder, and "lr_power" the others.
+        exchange: of the sampler. lr then fits the first rung of its ladder, "lr_power" the others; "swap_every" is its
+            `every`.
         temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03. 0, or a
             dynamics without noise, is an optimiser: its lr alone is found, by the predictions for validation items.
         steps: the length of the run. The trials together take a fifth of them at most, and another one where T or zeta
             is found.
-        given: settings that are fixed: "batch_size", "lr", "lr_power", "friction", "burn_in", or "prior" as an
-            object. "plain_lr" is an lr without weighting, from which "lr" follows once zeta is found.
+        given: settings that are fixed: "batch_size", "lr", "lr_power", "swap_every", "friction", "burn_in", or "prior"
+            as an object. "plain_lr" is an lr without weighting, from which "lr" follows once zeta is found.
         seed: with the same seed, stack and data, and on the same machine, the settings are the same.
         compiled: see `compile` of `BayesianModule`.
         heat: the share by which batch noise may heat the direction that it heats most. Where no lr down to a twentieth

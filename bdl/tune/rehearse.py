@@ -14,7 +14,7 @@ from bdl.tune.burn_in import choose_burn_in, mean_trace
 from bdl.tune.choice import Choice
 from bdl.tune.friction import autocorrelation_time, choose_friction
 from bdl.tune.heat import BatchHeat, measure_heat
-from bdl.tune.ladder import choose_lr_power, hottest
+from bdl.tune.ladder import choose_lr_power, choose_swaps, hottest
 from bdl.tune.prior import steps_to_act
 from bdl.tune.search import Search
 from bdl.tune.step import Limits, choose_lr, measure_noise, warm_up
@@ -47,7 +47,11 @@ def find_step(search: Search, prior: Prior, heat: float) -> Rehearsed:
     rehearsed, burn_in, step_seconds = _rehearse(search, prior, lr, friction)
     lr = lr if rehearsed.lr == lr.value else Choice("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
     plain, a = rehearsed.lr * search.multiplier, friction.value
-    found = (lr, friction, burn_in) if search.exchange is None else (lr, power, friction, burn_in)
+    found = (
+        (lr, friction, burn_in)
+        if search.exchange is None
+        else (lr, power, choose_swaps(search.problem), friction, burn_in)
+    )
     if batches is None:
         return Rehearsed(found, step_seconds, *((1.0, 0.0) if search.problem.takes_all else (None, None)))
     return Rehearsed(found, step_seconds, 1 + batches.share(plain, a), batches.noise_ratio(plain, a))

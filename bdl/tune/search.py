@@ -82,7 +82,7 @@ class Search:
             return self.multiplier != 1
         if name == "batch_size" and self.dynamics.full_batch:
             return False
-        needed = {"lr": "lr", "lr_power": "lr", "friction": "friction", "burn_in": "lr"}.get(name)
+        needed = {"lr": "lr", "lr_power": "lr", "swap_every": "lr", "friction": "friction", "burn_in": "lr"}.get(name)
         return (needed is None or needed in self.tunable) and name not in self.given
 
     def trial_of(self, prior: Prior, name: str, lr: float | None = None, friction: float | None = None) -> Trial:
