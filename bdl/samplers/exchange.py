@@ -165,10 +165,10 @@ class Replicas(Saved):
 
     def _spread(self, device: torch.device) -> None:
         """Give every chain its rung, and every turn the colder chains of its pairs."""
-        rung = torch.arange(self.chains) % self.rungs
-        has_next = (rung + 1 < self.rungs) & (torch.arange(self.chains) + 1 < self.chains)  # a last ladder may be short
-        self.factor, self.rung = self.ladder[rung], rung.to(device)
-        self.below = [torch.nonzero(has_next & (rung % 2 == turn)).flatten().to(device) for turn in (0, 1)]
+        rung = [c % self.rungs for c in range(self.chains)]
+        with_next = [c for c in range(self.chains - 1) if rung[c] + 1 < self.rungs]  # a last ladder may be short
+        self.factor, self.rung = self.ladder[rung], torch.tensor(rung, device=device)
+        self.below = [torch.tensor([c for c in with_next if rung[c] % 2 == k], device=device).long() for k in (0, 1)]
 
     def counts(self, energy: Tensor) -> bool:
         """Count a change of energy; False at the first energy, which has none before it."""
