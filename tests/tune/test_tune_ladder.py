@@ -57,24 +57,3 @@ def test_chains_of_a_trial_never_swap():
     each.run(60)
     assert each.sampler.swap_rates.isnan().all()
     assert each.predictions(problem().items[0]).shape == (2, 60)  # the chains of the first rung
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dynamics", [bdl.SGHMC(), bdl.SGLD()])
-def test_a_network_of_a_table_swaps_as_it_should(dynamics):
-    """With the lr found, and a ladder that adapts, no rung diverges, and rates lie around 0.3."""
-    stream = torch.Generator().manual_seed(1)
-    x = torch.randn(200, 4, generator=stream)
-    y = x[:, :1].sin() + 0.3 * torch.randn(200, 1, generator=stream)
-    stack, loss = bdl.ChainStack(MLP([4, 8, 2]), 8), bdl.HeteroscedasticNLL()
-    exchange = bdl.Exchange(adapt_steps=4_000, every=10, energy="batch", energy_var=0.0)
-    found = bdl.find_settings(stack, loss, (x, y), dynamics=dynamics, exchange=exchange, steps=6_000).settings
-    assert found["swap_every"] == 10 and found["batch_size"] == 200
-    own = replace(exchange, lr_power=found["lr_power"])
-    run = Trial(
-        Problem(stack, loss, (x, y), 200, 200), replace(dynamics, friction=found["friction"]) if found["friction"] < 1
-        else dynamics, bdl.Gaussian(found["prior"]), found["lr"], "run", exchange=own,
-    )  # fmt: skip
-    run.run(6_000)
-    rates = run.sampler.swap_rates
-    assert ((rates > 0.15) & (rates < 0.5)).all(), rates
