@@ -39,7 +39,7 @@ class CIFARDataModule(TensorDataModule):
     Args:
         root: folder that holds torchvision's `cifar-10-batches-py` or `cifar-100-python`.
         classes: 10 or 100, or torchvision's name of the data set.
-        batch_size: images per chain and step; None means all images.
+        batch_size: images per chain and step; None means all images, "auto" 128.
         augment: random changes to the training images; None shows the images as they are.
         val_fraction: share of the training images held out.
         split_seed, fold: which images are held out, as in `hold_out`. Nothing else decides it.
@@ -69,7 +69,7 @@ class CIFARDataModule(TensorDataModule):
         self,
         root: str | Path,
         classes: int | str = 10,
-        batch_size: int | None = 128,
+        batch_size: int | Literal["auto"] | None = "auto",
         augment: Augment | None = None,
         val_fraction: float = 0.0,
         split_seed: int = 0,
@@ -93,7 +93,8 @@ class CIFARDataModule(TensorDataModule):
         train = (x[kept], y[kept]) if len(held_out) else (x, y)  # no copy of all images
         splits = {"train": train, "val": (x[held_out], y[held_out]), "test": (data["x_test"], data["y_test"])}
         super().__init__(
-            splits, batch_size=batch_size, labels=[str(k) for k in range(count)], augment=augment,
+            splits, batch_size=128 if batch_size == "auto" else batch_size, labels=[str(k) for k in range(count)],
+            augment=augment,
             transform=Normalise(*PIXELS[count], channels_last), workers=workers if loader == "torch" else None,
             **batching,
         )  # fmt: skip

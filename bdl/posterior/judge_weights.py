@@ -13,6 +13,20 @@ TOLERATED_HEAT = (
 )
 
 
+def at_target(m: Numbers) -> Numbers:
+    """The numbers with those of the weighted average in place of the uniform one, where weights lead to another T.
+
+    The Monte Carlo error grows as the effective samples fall. Without usable weights the numbers stay as they are, and
+    `judge_weights` says of what they are.
+    """
+    if math.isnan(m["temperature/moves"] + m["weight_ess"]):
+        return m
+    weighted = {name.replace("/bma_weighted/", "/bma/"): v for name, v in m.items() if "/bma_weighted/" in name}
+    share = m["samples"] / m["weight_ess"]
+    errors = {name: m[name] * math.sqrt(share) for name in ("mcse/most", "mcse/worst") if share > 1}
+    return Numbers(m | weighted | errors)
+
+
 def judge_change(m: Numbers) -> Judgement | None:
     """Samples of several temperatures."""
     if not (change := m["temperature/change"]) > TOLERATED_HEAT:  # NaN without samples at T > 0
@@ -29,6 +43,10 @@ def judge_weights(m: Numbers) -> Judgement | None:
     name, weights = "ESS of importance weights", m["weight_ess"]
     if "weight_ess" not in m:
         return None
+    moves = m["temperature/moves"]
+    if math.isnan(weights) and not math.isnan(moves):
+        words = f"the chains move at T = {moves:.3g}, and no importance weights lead to T = {m['temperature']:.3g}"
+        return Judgement("no posterior", name, "–", words)
     if m["weighting/acted"] == 0:
         words = "the weighting never acted: the samples are those of plain sampling"
         return Judgement("trust", "Weighted distribution", "none", words)

@@ -51,7 +51,7 @@ class StoredNetworks(Shown):
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
         records, target, law = self.records, self.target, self.given_likelihood
-        temperatures = sorted({t for r in records for t in np.atleast_1d(r.temperature).tolist()})
+        temperatures = sorted(self._temperatures() if self.kind == "uniform" else {self.target_temperature or 0.0})
         lines = {
             "runs": ", ".join(str(store.run_dir) for store in self.stores),
             "network": f"{type(self.net).__name__} on {self.device}",
@@ -98,8 +98,25 @@ class StoredNetworks(Shown):
         """The records of all files, sorted by step."""
         return [file.record for file in self.stored.files]
 
-    def weights(self, kind: WeightKind = "uniform") -> Weights:
-        """Normalised weights of all samples. Raises ConfigError if importance weights are not valid."""
+    @property
+    def kind(self) -> WeightKind:
+        """The weights of predictions for which no others are named: "importance" where they lead to another T."""
+        temperatures = {t for r in self.records for t in np.atleast_1d(r.temperature).tolist()}
+        return (
+            "uniform" if self.target_temperature is None or {self.target_temperature} == temperatures else "importance"
+        )
+
+    @property
+    def target_temperature(self) -> float | None:
+        """T0 of a weighting with a target; None without."""
+        return (self.target.get("weighting") or {}).get("target")
+
+    def weights(self, kind: WeightKind | None = None) -> Weights:
+        """Normalised weights of all samples, of the `kind` that holds where None is given.
+
+        Raises ConfigError if importance weights are not valid.
+        """
+        kind = kind or self.kind
         if self.thinning is not None and kind != "uniform":
             raise ConfigError(f"the uniform average was thinned: take {kind} weights from the posterior before")
         known, key = self.stored.weights_by_kind, (kind, len(self.stored.files))
@@ -107,7 +124,9 @@ class StoredNetworks(Shown):
             saved = [store.weighting(stack) for store, stack in self.stored.stacks()]
             energies = {one[1]["energy"] for one in saved if one}
             psi_of = self.stored.psi_of() if kind == "importance" else None
-            known[key] = sample_weights(self.keyed(), self.chains, kind, energies == {"full"}, psi_of)
+            known[key] = sample_weights(
+                self.keyed(), self.chains, kind, energies == {"full"}, psi_of, self.target_temperature
+            )
         return known[key]
 
     def read_record(self, record: Record) -> dict[str, Tensor]:
@@ -124,7 +143,7 @@ class StoredNetworks(Shown):
         """(chains, draws) of energy_batch, energy_full (nats) or log_weight as recorded, NaN where it is not known."""
         return recorded(self.keyed(), self.chains, name)
 
-    def stream(self, kind: WeightKind = "uniform") -> Iterator[Sample]:
+    def stream(self, kind: WeightKind | None = None) -> Iterator[Sample]:
         """Yields the networks of the posterior one by one; skips files whose weights are all 0."""
         return self.stored.stream(self.weights(kind))
 

@@ -100,7 +100,7 @@ class Posterior(StoredNetworks, Generic[P]):
 
     @torch.no_grad()
     def moments(
-        self, data: Data, function: Callable[[Tensor], Tensor] = lambda outputs: outputs, kind: WeightKind = "uniform"
+        self, data: Data, function: Callable[[Tensor], Tensor] = lambda outputs: outputs, kind: WeightKind | None = None
     ) -> tuple[Tensor, Tensor]:
         """Posterior mean and standard deviation (n, ...) of a function of the outputs (n, ...), for regression.
 
@@ -113,7 +113,7 @@ class Posterior(StoredNetworks, Generic[P]):
         return moments.mean.float(), moments.std.float()
 
     @torch.no_grad()
-    def predict(self, data: Data, kind: WeightKind = "uniform") -> P:
+    def predict(self, data: Data, kind: WeightKind | None = None) -> P:
         """Predictive distribution for x (n, ...), or for a loader of batches.
 
         x is a tensor, a NumPy array, a list of rows or a pandas table of numbers, in any floating point dtype.
@@ -124,7 +124,7 @@ class Posterior(StoredNetworks, Generic[P]):
         elements stand one after the other.
 
         kind: weights of the samples, "uniform", "step_size" (proportional to lr), or "importance" (which turns samples
-        of a weighted distribution into samples of exp(-U/T)).
+            of a weighted distribution into samples of exp(-U/T)).
 
         Raises ConfigError if neither the run nor `load` says what the outputs mean, if the outputs do not fit the
         likelihood, or if importance weights are not valid.
@@ -149,10 +149,10 @@ class Posterior(StoredNetworks, Generic[P]):
         except ConfigError:
             importance = None
         labelled = {name: self._labelled(loader) for name, loader in loaders.items()}
-        return evaluations_of(labelled, self.stored, self.weights(), importance, progress, parts)
+        return evaluations_of(labelled, self.stored, self.weights("uniform"), importance, progress, parts)
 
     def as_module(
-        self, kind: WeightKind = "uniform", samples: int | None = None, method: Method = "auto"
+        self, kind: WeightKind | None = None, samples: int | None = None, method: Method = "auto"
     ) -> PosteriorModule:
         """A module that maps x to mean probabilities (n, K), or to means of numbers, and holds its samples itself.
 
@@ -196,7 +196,7 @@ class Posterior(StoredNetworks, Generic[P]):
         labelled = None if data is None else self._labelled(data)
         return tree(self.stored, self.weights().by_key, parameters, projections, labelled, seed)
 
-    def predicted(self, batches: Batches, kind: WeightKind = "uniform") -> P:
+    def predicted(self, batches: Batches, kind: WeightKind | None = None) -> P:
         """`predict` of batches in the form that the networks take."""
         likelihood = self.likelihood(batches)
         stream = ItemOutputs(self.stored, batches, likelihood).weighted(self.weights(kind))

@@ -11,6 +11,7 @@ from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.heads import HEAD_KINDS, Head, head_of, judge_single, judge_start
 from bdl.posterior.judge_law import by_direction, shown_temperatures
 from bdl.posterior.judge_target import judge_target
+from bdl.posterior.judge_weights import at_target
 from bdl.posterior.judgements import (
     Check,
     Judgement,
@@ -114,7 +115,7 @@ def verdict(
 
     metrics: with the `seconds` of the run, the advice to take longer has a time.
     """
-    m = or_nan(metrics)
+    m = at_target(or_nan(metrics))
     target, worth = judge_target(m), [judgement for judgement in (judge_start(m), judge_single(m)) if judgement]
     shown = [*shown_temperatures(m), *notes(m, histogram, warnings)]
     if any(judgement.outcome != "trust" for judgement in target):

@@ -48,7 +48,12 @@ class Weights:
 
 
 def sample_weights(
-    samples: Sequence[Keyed], chains: int, kind: str, full_data: bool = False, psi_of: Sequence[int] | None = None
+    samples: Sequence[Keyed],
+    chains: int,
+    kind: str,
+    full_data: bool = False,
+    psi_of: Sequence[int] | None = None,
+    target: float | None = None,
 ) -> Weights:
     """Normalised weights of samples.
 
@@ -56,9 +61,11 @@ def sample_weights(
         samples: every network of the posterior.
         chains: the number of chains among all runs.
         kind: "uniform"; "step_size", proportional to lr (Karagiannis 2023, eq. 3.8; Bayes-by-Backprop post, eq. 25);
-            or "importance", psi(U)^zeta, which turns samples of a weighted law into samples of exp(-U/T).
+            or "importance", psi(U)^zeta, which turns samples of a weighted law into samples of exp(-U/T), or
+            psi(U)^zeta exp(-U (1/T0 - 1/T)), which turns them into samples of exp(-U/T0).
         full_data: True if psi was fitted on full-data energies, which have no batch noise to bias the weights.
         psi_of: (chains,) the number of each chain's psi, the same for chains that share it. None: each has its own.
+        target: T0 of a weighting that leads to another temperature than that of the samples; None: to that.
 
     Raises ConfigError for an unknown kind, and for importance weights that are not valid or rest on too few samples.
     """
@@ -77,6 +84,8 @@ def sample_weights(
         raise ConfigError(f'unknown weights {kind!r}: "uniform", "step_size" or "importance"')
     by_key = _normalise(logs, groups)
     ess = weight_ess(np.log([w for w in by_key.values() if w > 0]))
+    if kind == "importance" and target is not None:
+        ess *= _share_beyond_noise(samples, target, full_data)
     if kind == "importance" and ess < min(EFFECTIVE_SAMPLES, SMALLEST_SHARE * len(logs)):
         raise ConfigError(_too_far(logs, ess) + (f"; besides, {note}" if biased else ""))
     return Weights(by_key, ess, biased, note)
@@ -114,6 +123,18 @@ def _too_far(logs: Mapping[tuple[int, int], float], ess: float) -> str:
         f"no importance weights: the weighted distribution lies {distance} from exp(-U/T), so that the weights rest on "
         f"{ess:,.1f} effective of {len(logs):,} samples: lower zeta, or take the average of the weighted distribution"
     )
+
+
+def _share_beyond_noise(samples: Sequence[Keyed], target: float, full_data: bool) -> float:
+    """The share of the effective samples that noise of the energies leaves: weights exp(-U (1/T0 - 1/T)) scatter by it.
+
+    For normal noise of standard deviation s it is exp(-s² (1/T0 - 1/T)²). 1 where the noise is not known.
+    """
+    _, error = energy_spreads(samples)
+    if full_data or math.isnan(error):
+        return 1.0
+    tilts = [1 / target - 1 / t for _, r, c in samples if (t := _of_chain(r.temperature, c)) > 0]
+    return math.exp(-((error * max(map(abs, tilts), default=0.0)) ** 2))
 
 
 def _judge(samples: Sequence[Keyed]) -> tuple[str, bool | None]:

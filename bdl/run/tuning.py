@@ -42,8 +42,12 @@ from bdl.tune.optimiser import is_optimiser
 from bdl.tune.prior import is_around_zero
 from bdl.tune.sampler import FULL_BATCH_ROWS, ON_BATCHES, choose_length, choose_sampler
 from bdl.tune.trial import Problem
+from bdl.tune.weighting import PLAIN
 
-NODES = {"sghmc": {"_target_": "bdl.SGHMC", "friction": ON_BATCHES.friction}}  # dynamics of a chosen sampler, by name
+NODES = {  # of what is chosen by name: the dynamics of a sampler, and no weighting
+    "sghmc": {"_target_": "bdl.SGHMC", "friction": ON_BATCHES.friction},
+    PLAIN: {"_target_": "bdl.Flat"},
+}
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
@@ -65,17 +69,15 @@ def tuned(request: RunRequest, process: ProcessInfo, data: RunData | None = None
         return request.plan(read_config(plan.folder).get("found"))
     if process.launched and plan.tuning.budget is not None:
         raise ConfigError("budget needs processes that bdl starts itself, and others have started these: set length")
-    began = time.perf_counter()
-    prepare_torch(plan.compute.threads, plan.compute.tf32, plan.stacks.carriers, plan.compute.compiled)
+    began, compute = time.perf_counter(), plan.compute
+    prepare_torch(compute.threads, compute.tf32, plan.stacks.carriers, compute.compiled)
     tuning = _choose_aside(request, data or RunData(process.is_main), began)
-    choices = tuning.choices
-    seconds = time.perf_counter() - began
+    choices, seconds = tuning.choices, time.perf_counter() - began
     if process.is_main:
         print(*choices, f"tune: took {seconds:.1f} s", sep="\n", flush=True)
-    reasons = list(map(str, choices))
-    found = {"settings": _settings(choices), "reasons": reasons, "seconds": round(seconds, 1)}
-    heat = {"hottest": tuning.hottest, "noise_ratio": tuning.noise_ratio}
-    return request.plan(found | {name: float(f"{v:.4g}") for name, v in heat.items() if v is not None})
+    found = {"settings": _settings(choices), "reasons": list(map(str, choices)), "seconds": round(seconds, 1)}
+    heat = (("hottest", tuning.hottest), ("noise_ratio", tuning.noise_ratio))
+    return request.plan(found | {name: float(f"{v:.4g}") for name, v in heat if v is not None})
 
 
 def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
@@ -196,7 +198,7 @@ class _Case:
             return Tuning((), 0.0, 0.0), 0.0
         if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
             print(f"tune: there is nothing to find for {reason}")
-            one = Choice("weighting", {"zeta": 1.0}, "zeta stays 1, at which it changes little; give a number")
+            one = Choice("weighting", PLAIN, "chains without weighting, because no trial says how hot they may move")
             return Tuning((one,) if weighting.zeta == AUTO else (), 0.0, 0.0), 0.0
         optimises = is_optimiser(dynamics, self.problem.temperature)
         if not optimises and (line := describe_untuned(dynamics)) is not None:
@@ -204,8 +206,7 @@ class _Case:
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
-            dynamics, num_data=problem.num_data, steps=steps, weighting=weighting,
-            exchange=self.sampler.exchange,
+            dynamics, num_data=problem.num_data, steps=steps, weighting=weighting, exchange=self.sampler.exchange,
             temperature=None if self.tuning.temperature else problem.temperature, given=self.fixed(optimises),
             seed=problem.seed, compiled=problem.compiled, heat=self.tuning.heat,
         )  # fmt: skip
@@ -213,12 +214,12 @@ class _Case:
 
     def fixed(self, optimises: bool) -> dict[str, Any]:
         """The settings that are not to be found, with their values. An optimiser keeps further ones."""
-        dynamics = self.sampler.dynamics
+        dynamics, ladder = self.sampler.dynamics, self.sampler.exchange
         present = {
             "batch_size": self.data.batch_size, "prior": self.sampler.prior, "lr": self.sampler.lr,
-            "lr_power": self.sampler.exchange and self.sampler.exchange.lr_power, "friction": dynamics.friction,
-            "burn_in": self.stack.keeping.rule.get("burn_in"),
+            "friction": dynamics.friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
         }  # fmt: skip
+        present |= {} if ladder is None else {"lr_power": ladder.lr_power, "swap_every": ladder.every}
         kept = present if self.tuning.weighting_alone else self.given
         given = {name: value for name, value in present.items() if name in kept or optimises and name in OF_OPTIMISERS}
         if "lr" not in self.given and ("lr" in given or "lr" not in dynamics.tunable):

@@ -34,9 +34,9 @@ from bdl.tune.search import Search
 from bdl.tune.step import heat_of, measure_noise, warm_up
 from bdl.tune.temperature import SHORTEST_RUN as SHORTEST_OF_T
 from bdl.tune.temperature import TEMPERATURES_TRIED as TEMPERATURES
-from bdl.tune.temperature import choose_temperature
+from bdl.tune.temperature import Temperatures, choose_temperature
 from bdl.tune.trial import Problem, Trial, TrialItems
-from bdl.tune.weighting import Temperatures, choose_weighting, in_trials
+from bdl.tune.weighting import Explored, Explorer, in_trials, ratios_within_reach
 from bdl.tune.work import trial_steps
 
 TUNED_NAMES = ("batch_size", "lr", "plain_lr", "lr_power", "swap_every", "friction", "burn_in", "prior")
@@ -81,8 +81,9 @@ def find_settings(
         dynamics: the sampler, `SGHMC()` for None. One whose `tunable` lacks "lr", because it adapts or preconditions
             its step, gets no lr, no friction and no burn-in.
         num_data: N, where `train` is a part; None means its length.
-        weighting: of the sampler. Under `AdaptiveWeight(zeta="auto")` its zeta and bins are found, so that chains at T
-            predict like plain ones at the best of T, 0.3 T, 0.1 T and 0.03 T, or at a hotter one that is about as good.
+        weighting: of the sampler. Under `AdaptiveWeight(zeta="auto")` the posterior is at its target T0, or at the
+            temperature given here; zeta and the bins are found, and the hottest T from which chains come back to the
+            energies of T0, see `bdl.tune.weighting`. Where there is none, the chains are plain ones at T0.
         exchange: of the sampler. lr then fits the first rung of its ladder, "lr_power" the others; "swap_every" is its
             `every`.
         temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03. 0, or a
@@ -99,7 +100,7 @@ def find_settings(
 
     Returns the settings that were not given, as plain numbers and words. "batch_size" is N for full batches, and
     missing where the dynamics takes no other; "prior" is the precision of a `Gaussian`, "burn_in" in steps, "weighting"
-    a mapping with arguments of `AdaptiveWeight`.
+    a mapping with arguments of `AdaptiveWeight`, or "flat" for none.
 
     Raises ConfigError for T < 0, a heat of 0 or less, a variational dynamics, an optimiser without `given["prior"]`, an
     unknown name in `given`, and where both T and zeta are to be found; DivergedError where even a tiny lr diverges.
@@ -119,15 +120,12 @@ def find_settings(
         choices.append(of_temperature := _temperature(search, prior, validation))
         search = replace(search, problem=replace(search.problem, temperature=of_temperature.value))
     if weighting.zeta == AUTO:
-        of_weighting, multiplier = _weighting(search, prior, validation)
-        choices.append(of_weighting)
-        weighting = replace(weighting, **of_weighting.value)  # type: ignore[type-var]
+        search, steps_found, found = _explore(search, prior, weighting, heat)
+        choices += found
     else:
-        multiplier = _multiplier(search, prior, weighting)
-    search = replace(
-        search, weighting=in_trials(weighting), multiplier=multiplier, exchange=ladder.in_trials(exchange, stack.chains)
-    )
-    steps_found = find_step(search, prior, heat) if "lr" in search.tunable else Rehearsed(search.scaled_lr())
+        multiplier, rungs = _multiplier(search, prior, weighting), ladder.in_trials(exchange, stack.chains)
+        search = replace(search, weighting=in_trials(weighting), multiplier=multiplier, exchange=rungs)
+        steps_found = _step(search, prior, heat)
     choices += steps_found.choices
     wanted = tuple(choice for choice in choices if search.wants(choice.name))
     seconds = time.perf_counter() - began
@@ -170,12 +168,43 @@ def _temperature(search: Search, prior: Prior, validation: TrialItems | None) ->
     return choose_temperature(trials.scores, trials.reached)
 
 
-def _weighting(search: Search, prior: Prior, validation: TrialItems | None) -> tuple[Choice, float]:
-    """zeta and the bins, by the predictions of chains at several T without weighting; and the multiplier."""
-    trials = _at_several(search, prior, validation)
-    if isinstance(trials, str):
-        return Choice("weighting", {"zeta": 1.0}, f"zeta stays, because {trials}; at 1 it changes little"), 1.0
-    return choose_weighting(trials)
+def _step(search: Search, prior: Prior, heat: float) -> Rehearsed:
+    """lr, friction and burn-in, where the sampler leaves them open."""
+    return find_step(search, prior, heat) if "lr" in search.tunable else Rehearsed(search.scaled_lr())
+
+
+def _explore(
+    search: Search, prior: Prior, weighting: Weighting, heat: float
+) -> tuple[Search, Rehearsed, tuple[Choice, ...]]:
+    """The settings of plain chains at T0, and the hottest T from which weights lead back; then lr is for it.
+
+    A temperature beside another target is kept, and zeta is found for it.
+    """
+    moves, target = search.problem.temperature, getattr(weighting, "target", None) or search.problem.temperature
+    search = replace(search, problem=replace(search.problem, temperature=target))
+    weights = sum(math.prod(shape) for shape in search.problem.shapes)
+    ratios = ratios_within_reach(weights) if moves == target else (moves / target,)
+    open_settings = any(search.wants(name) for name in ("lr", "friction", "burn_in"))
+    found = _step(search, prior, heat) if open_settings else Rehearsed(())
+    of = {choice.name: choice.value for choice in found.choices}
+    if not ratios:
+        explored = Explored.plain(f"{weights:,} weights leave no hotter T from which chains come back")
+    else:
+        lr = of.get("lr", search.fixed_lr)
+        explored = Explorer(search, prior, lr, of.get("friction"), weighting, ratios).find()  # type: ignore[arg-type]
+    search = replace(search, multiplier=explored.multiplier)
+    plain = found.choices if "lr" in of else (*found.choices, *search.scaled_lr())
+    adapted = tuple(_for_weighted(choice, search, explored) for choice in plain)
+    return search, replace(found, choices=adapted), explored.choices
+
+
+def _for_weighted(choice: Choice, search: Search, explored: Explored) -> Choice:
+    """A setting of plain chains as the weighted ones need it."""
+    if choice.name == "lr" and "plain_lr" not in search.given:
+        return search.over_multiplier(choice)
+    if choice.name == "burn_in" and explored.settled > choice.value:
+        return Choice("burn_in", explored.settled, f"psi needs as many steps; {choice.reason}")
+    return choice
 
 
 def _multiplier(search: Search, prior: Prior, weighting: Weighting) -> float:
@@ -200,18 +229,17 @@ def _at_several(search: Search, prior: Prior, validation: TrialItems | None) -> 
     shortest = SHORTEST_TRIAL if search.dynamics.full_batch else SHORTEST_OF_T
     if steps < shortest:
         return f"trials of {steps:,} steps are too short to compare others, which takes {shortest:,}"
-    scores, reached, energies, more = {}, {}, {}, search.problem.num_data / problem.num_data
+    scores, reached = {}, {}
     for share in TEMPERATURES:
         temperature = share * problem.temperature
         compared = replace(search, problem=replace(problem, temperature=temperature), trial=steps)
         trial, score, unusable = _compared(compared, prior, held_out, f"T {temperature}")
         if unusable and not scores:
             return f"{unusable} to compare others"
-        energies[temperature] = more * trial.energy_trace()
         reached[temperature] = temperature * (1 + (0.0 if problem.takes_all else heat_of(trial.sampler)))
         if not unusable:
             scores[temperature] = score.nll
-    return Temperatures(scores, reached, energies)
+    return Temperatures(scores, reached)
 
 
 def _compared(search: Search, prior: Prior, held_out: TrialItems, name: str) -> tuple[Trial, Score, str | None]:
@@ -260,7 +288,7 @@ def _check(
         raise ConfigError(f"heat must be > 0, got {heat} (the share by which batches may heat the hottest direction)")
     if temperature is None and weighting.zeta == AUTO:
         raise ConfigError(
-            "T and zeta are both to be found, and both decide how cold the chains are: give sampler.temperature or "
+            "tune.temperature=true looks for a colder T and zeta=auto for a hotter one: give sampler.temperature or "
             "sampler.weighting.zeta"
         )
     if temperature is not None and not (isinstance(temperature, int | float) and temperature >= 0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -14,6 +15,13 @@ CLEAR = 3.0  # standard errors by which the best must be better for a hotter can
 # Steps of a trial: cold chains stay near a good start for longer, and seem better until then. MCLMC and the like, whose
 # runs have fewer steps, have a limit of their own
 SHORTEST_RUN = 4000
+
+
+class Temperatures(NamedTuple):
+    """Trials from one start, by the temperature T of each, from hot to cold."""
+
+    scores: Mapping[float, Tensor]  # (n,) negative log densities of the validation items
+    reached: Mapping[float, float]  # T_eff
 
 
 def choose_temperature(scores: Mapping[float, Tensor], reached: Mapping[float, float]) -> Choice:

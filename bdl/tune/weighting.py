@@ -1,81 +1,201 @@
-"""Adaptive weighting: how cold it is to sample, and the zeta and the bins that lead there.
+"""Adaptive weighting: how hot chains may move so that weights still lead back to the posterior's temperature T0.
 
-Under form="full", the multiplier is 1 + zeta T / (width of a bin) while the energies stay above the lower one of two
-bins. psi^zeta is then a straight line, and the weighted distribution that of exp(-U/T') with T' = T over the
-multiplier. So a temperature T' that predicts best names zeta, and energies that trials saw name the bins.
+Chains at T = k T0 pass barriers that hold chains at T0. A weighting brings them down to the energies of T0 again and
+again, so that weights to T0 rest on many samples (Liang 2024, on temperatures above the target's). What it costs is log
+G, the log mass of the energies of T0 under exp(-U/T): about d/2 (log k - 1 + 1/k) nats for d parameters. A chain has to
+walk that way in both directions, and counting its round trips shows whether it does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from bdl.samplers.priors.base import Prior
 from bdl.samplers.weighting.base import Weighting
+from bdl.samplers.weighting.partition import HIGHEST, LOWEST, MARGIN
 from bdl.samplers.weighting.weightings import HistogramWeighting
+from bdl.tune.burn_in import MOVES, movement
 from bdl.tune.choice import Choice
-from bdl.tune.temperature import hottest_good, temperatures_in_words
+from bdl.tune.search import Search
+from bdl.tune.trial import Trial
+from bdl.tune.work import trial_steps
 
-FORM = "full"  # see AdaptiveWeight
-FLOOR_BELOW = 10.0  # ranges of the energies of all trials by which the floor lies below them
+PLAIN = "flat"  # the choice where no hotter T pays
+HOTTER = (8.0, 4.0, 2.0)  # T / T0, from hot to cold
+ZETAS = (1.0, 4.0, 16.0)  # the larger zeta, the more of the weighted distribution lies at low energies
+MOST_NATS = 60.0  # of log G that chains walked with zeta = 4, a Gaussian of 100 parameters at 4 T0
+FEWEST_TRIPS = 1 / 3  # round trips a chain makes in a trial, which is a twentieth of the run
+USABLE = 0.05  # effective share of the samples of a trial, in which psi may still change
+TRIALS = 12  # of one length that share the budget
+SHORTEST = 500  # steps of a trial; in fewer psi has not come to rest
+STEEPEST = 0.99  # quantile of the multipliers that lr has to bear
 
 
 @dataclass(frozen=True)
-class Temperatures:
-    """Trials from one start, by the temperature T' of each, from hot to cold.
+class Explored:
+    """What `explore` has found: the choices, and by how much the weighting steepens the gradient."""
 
-    Args:
-        scores: (n,) negative log densities of the validation items.
-        reached: T_eff.
-        energies: (C, steps) of all steps, nats, of the kind that a step sees: of a batch, or of all items.
+    choices: tuple[Choice, ...]
+    multiplier: float = 1.0
+    settled: int = 0  # steps that psi needs
+
+    @classmethod
+    def plain(cls, why: str) -> Explored:
+        return cls((Choice("weighting", PLAIN, f"chains without weighting, because {why}"),))
+
+
+def nats_of_gaussian(parameters: int, ratio: float) -> float:
+    """By how much log G falls between the mean energies at k T0 and at T0, for a Gaussian of so many parameters.
+
+    The energies under exp(-U/T) are T times a chi-square variable with d degrees of freedom over two; its tail below
+    1/k of its mean falls as exp(-d/2 (log k - 1 + 1/k)) (Chernoff).
+    """
+    return parameters / 2 * (math.log(ratio) - 1 + 1 / ratio)
+
+
+def ratios_within_reach(parameters: int) -> tuple[float, ...]:
+    """The T / T0, from hot to cold, between which and T0 a chain may walk."""
+    return tuple(k for k in HOTTER if nats_of_gaussian(parameters, k) <= MOST_NATS)
+
+
+def round_trips(energies: Tensor, low: float, high: float) -> Tensor:
+    """(C,) how often each chain of energies (C, n) went from `high` or above to `low` or below, and back."""
+    place = torch.where(energies >= high, 1, torch.where(energies <= low, -1, 0))
+    trips = []
+    for chain in place:
+        ends = chain[chain != 0]
+        turns = ends[torch.cat([ends.new_ones(1).bool(), ends.diff() != 0])] if len(ends) else ends
+        trips.append(max(0, (len(turns) - 1) // 2))
+    return torch.tensor(trips)
+
+
+@dataclass(frozen=True)
+class Level:
+    """The energies (C, n) of a trial at a temperature, once it rests, nats."""
+
+    temperature: float
+    energies: Tensor
+    noise: float = 0.0  # standard deviation of a batch's energy around that of all data
+
+    @property
+    def median(self) -> float:
+        return float(self.energies.median())
+
+    def quantile(self, share: float) -> float:
+        return float(torch.quantile(self.energies.flatten().double(), share))
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """Trials that look for the hottest T from which weights lead back to T0.
+
+    search: of plain chains at T0. lr, friction: those of plain chains; None: the dynamics' own. weighting: that of the
+    run, but for zeta and what is found with it. ratios: T / T0 to try, from hot to cold.
     """
 
-    scores: Mapping[float, Tensor]
-    reached: Mapping[float, float]
-    energies: Mapping[float, Tensor]
+    search: Search
+    prior: Prior
+    lr: float | None
+    friction: float | None
+    weighting: HistogramWeighting
+    ratios: Sequence[float]
 
-    def level(self, temperature: float) -> float:
-        """The median energy of the later half of a trial, nats."""
-        energies = self.energies[temperature]
-        return float(energies[:, energies.shape[1] // 2 :].median())
+    @property
+    def target(self) -> float:
+        return self.search.problem.temperature
 
-    def depth(self, coldest: float) -> float:
-        """Nats by which log G falls from the energies of the first trial to those of a colder one.
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(shape) for shape in self.search.problem.shapes)
 
-        By thermodynamic integration: log G has the slope 1/T' - 1/T at the energies of a trial at T', T the first.
-        Trapezoids between the trials.
+    def find(self) -> Explored:
+        """The hottest T with round trips and usable weights, or plain chains and why."""
+        steps = trial_steps(self.search.problem, self.search.steps, TRIALS, most=self.search.steps)
+        if steps < SHORTEST:
+            return Explored.plain(f"trials of {steps:,} steps are too short to look for a hotter T")
+        cold = self._level(1.0, steps)
+        if cold is None:
+            return Explored.plain(f"trials of {steps:,} steps are too far from rest to look for a hotter T")
+        tried = []
+        for ratio in self.ratios:
+            hot = self._level(ratio, steps)
+            if hot is None or hot.median <= cold.median:
+                continue
+            for zeta in ZETAS:
+                if (found := self._weighted(cold, hot, zeta, 2 * steps)) is not None:
+                    return found
+                tried.append(f"{ratio:g} T0")
+        hotter = ", ".join(dict.fromkeys(tried)) or "hotter chains"
+        return Explored.plain(f"no trial at {hotter} went between the energies of T0 and its own and came back")
+
+    def _level(self, ratio: float, steps: int) -> Level | None:
+        """The energies of plain chains at k T0; None where they still move."""
+        trial, _ = self._trial(ratio, f"level {ratio:g}", steps)
+        late = trial.energy_trace()[:, -(steps // 2) :]
+        temperature = ratio * self.target
+        if movement(late.mean(0), temperature, self.parameters) > MOVES:
+            return None
+        noise = 0.0
+        if not self.search.problem.takes_all:  # what changes from one step to the next is noise of batches, nearly
+            noise = float((late.diff(dim=1).square().mean() / 2).sqrt())
+        return Level(temperature, late, noise)
+
+    def _weighted(self, cold: Level, hot: Level, zeta: float, steps: int) -> Explored | None:
+        """What a weighted trial finds; None where its chains make no round trips, or its weights are of no use."""
+        weighting = self.with_bins(cold, hot, zeta)
+        trial, multipliers = self._trial(hot.temperature / self.target, f"zeta {zeta:g}", steps, weighting)
+        late = trial.energy_trace()[:, steps // 2 :]
+        trips = float(round_trips(late, cold.median, hot.median).double().mean())
+        share = self._effective_share(trial, late, cold.noise)
+        if trips < FEWEST_TRIPS or share < USABLE:
+            return None
+        value = {name: getattr(weighting, name) for name in ("zeta", "target", "low", "high")}
+        reason = (
+            f"chains at {hot.temperature:.3g} make {trips:.2g} round trips in {steps // 2:,} steps to the energies of "
+            f"T0 = {self.target:.3g}, whose median is {cold.median:,.5g} for {hot.median:,.5g} nats, and weights back "
+            f"have {share:.0%} effective samples"
+        )
+        hotter = Choice("temperature", hot.temperature, f"where chains move; weights lead to T0 = {self.target:.3g}")
+        steep = max(1.0, float(multipliers[-(steps // 2) :].quantile(STEEPEST)), self.lr / trial.lr if self.lr else 1.0)
+        return Explored((hotter, Choice("weighting", value, reason)), steep, steps)
+
+    def with_bins(self, cold: Level, hot: Level, zeta: float) -> HistogramWeighting:
+        """The weighting with bins from below the energies of T0 to above those of T."""
+        low, high = cold.quantile(LOWEST), hot.quantile(HIGHEST)
+        below = MARGIN * (cold.quantile(HIGHEST) - low)
+        return replace(
+            self.weighting, zeta=zeta, target=self.target, low=low - below, high=high + MARGIN * (high - low)
+        )
+
+    def _trial(self, ratio: float, name: str, steps: int, weighting: Any = None) -> tuple[Trial, Tensor]:
+        """A trial of so many steps at k T0, and the multipliers (n, C).
+
+        A weighted one has an lr for the multiplier k, which chains have where exp(-U/T0) lives.
         """
-        temperatures = [t for t in self.scores if t >= coldest]
-        slopes = [1 / self.reached[t] - 1 / self.reached[temperatures[0]] for t in temperatures]
-        falls = [self.level(a) - self.level(b) for a, b in zip(temperatures, temperatures[1:], strict=False)]
-        return sum(fall * (a + b) / 2 for fall, a, b in zip(falls, slopes, slopes[1:], strict=False))
+        problem = replace(self.search.problem, temperature=ratio * self.target)
+        search = replace(self.search, problem=problem)
+        search = search if weighting is None else replace(search, weighting=in_trials(weighting))
+        lr = self.lr if self.lr is None or weighting is None or search.scale_free else self.lr / ratio
+        trial = search.trial_of(self.prior, f"{name} at {ratio:g}", lr, self.friction)
+        seen: list[Tensor] = []
+        trial.run_stably(steps, lambda trial: seen.append(trial.sampler.multiplier.clone()))
+        return trial, torch.stack(seen[-steps:])
 
-
-def choose_weighting(trials: Temperatures) -> tuple[Choice, float]:
-    """zeta, the edges of two bins and their form; and the multiplier, which is 1 where no colder chains predict better.
-
-    Where the bins meet the weighting lets go: chains that stay lower lose their multiplier. A run is longer than a
-    trial and goes on falling, on a table of 1,202 rows by several times the range of all trials. So the bins meet
-    FLOOR_BELOW such ranges under the lowest energy of a trial; the upper bin holds all energies above.
-    """
-    first, best = next(iter(trials.scores)), hottest_good(trials.scores)
-    scores = temperatures_in_words(trials.scores, trials.reached)
-    if best == first:
-        why = f"{scores}: colder chains do not predict clearly better, so that the weighting changes little"
-        return Choice("weighting", {"zeta": 1.0}, why), 1.0
-    lowest = min(float(energies.min()) for energies in trials.energies.values())
-    highest = max(float(energies.max()) for energies in trials.energies.values())
-    meet, multiplier = lowest - FLOOR_BELOW * (highest - lowest), first / best
-    width = highest - meet
-    zeta = (1 / best - 1 / first) * width
-    levels = f"{trials.level(first):,.5g} to {trials.level(best):,.5g}"
-    reason = (
-        f"{scores}; the gradient is multiplied by 1 + zeta T / {width:.4g} = {multiplier:.3g}, as if T were "
-        f"{best:.3g}; energies fall from {levels} nats, and log G by about {trials.depth(best):,.3g}"
-    )
-    return Choice("weighting", {"zeta": zeta, "edges": [meet - width, meet, highest], "form": FORM}, reason), multiplier
+    def _effective_share(self, trial: Trial, late: Tensor, noise: float) -> float:
+        """Kish's effective share of the weights at the energies (C, n), less what batch noise takes of it."""
+        weighting, h = trial.weighting, trial.sampler.reweighting.histogram
+        toward = weighting.toward(trial.problem.temperature)  # type: ignore[attr-defined]
+        if h is None or h.edges is None:
+            return 0.0
+        weights = toward.weights(late.T.to(h.psi), h, weighting.zeta)
+        kish = float(weights.sum() ** 2 / weights.square().sum()) / weights.numel()
+        return kish * math.exp(-((noise * toward.tilt) ** 2))
 
 
 def in_trials(weighting: Weighting) -> Any:

@@ -374,4 +374,4 @@ def test_chains_that_share_psi_at_their_own_t_are_described_each(units: str):
     ],
 )
 def test_a_form_by_its_name(kind, name, form):
-    assert kind(form=name).psi_form == form and len(dataclasses.fields(kind)) <= 12
+    assert kind(form=name).psi_form == form and len(dataclasses.fields(kind)) <= 13

@@ -155,18 +155,21 @@ def shown_score(score: str, value: float) -> str:
 def _temperatures(posterior: Posterior, trace: TraceColumns | None) -> dict[str, float]:
     """Configured T and lr of the last sample; means over chains and over the kept part of the run for the rest.
 
-    Where T changes, a temperature is the last sample's T times the mean of the temperature's ratios to T, row by row.
+    Where T changes, and where weights lead to a target, a temperature is the last sample's T, or the target's, times
+    the mean of the temperature's ratios to T, row by row. `temperature/moves` is then the T of the chains.
     `temperature/change` is the largest T of a sample over the smallest one.
     """
     records = posterior.records
     metrics = {"temperature": float(np.mean(records[-1].temperature)), "lr": float(np.mean(records[-1].lr))}
+    if (target := posterior.target_temperature) is not None and posterior.kind == "importance":
+        metrics |= {"temperature/moves": metrics["temperature"], "temperature": target}
     of_samples = [float(np.mean(record.temperature)) for record in records]
     metrics["temperature/change"] = max(of_samples) / min(of_samples) if min(of_samples) > 0 else math.nan
     if not trace:
         return metrics | dict.fromkeys((*_CHAIN, *(f"{name}_se" for name in _MEASURED)), math.nan)
     kept = (trace["step"] >= records[0].step) & (trace["temperature"] > 0)
     rows, t = {name: trace[name][kept] for name in _CHAIN}, trace["temperature"][kept]
-    if bool((t != t[:1]).any()):
+    if "temperature/moves" in metrics or bool((t != t[:1]).any()):
         rows |= {name: rows[name] * (metrics["temperature"] / t).unsqueeze(-1) for name in ("t_eff", *_MEASURED)}
     metrics |= {name: _weighted_mean(values, trace["lr"][kept]) for name, values in rows.items()}
     metrics |= {f"{name}_se": trace_error(rows[name].numpy()) for name in _MEASURED}

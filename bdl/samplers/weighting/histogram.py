@@ -143,6 +143,13 @@ class Histogram:
         grid = self.grid()
         return log_psi_and_slope(u, grid.log_psi, grid.centres, grid.rows, self.form.open_top)
 
+    def log_psi_of(self, energies: Tensor) -> Tensor:
+        """(n, C) log psi at the energies (n, C) of several steps. The edges must be known."""
+        grid, rows = self.grid(), torch.arange(energies.shape[1], device=energies.device).repeat(len(energies))
+        flat = energies.flatten(), rows if len(self.psi) > 1 else 0 * rows
+        centres = torch.as_tensor(grid.centres)
+        return log_psi_and_slope(flat[0], self.log_psi, centres, flat[1], self.form.open_top)[0].view(energies.shape)
+
     def count(self, j: Array) -> None:
         """Count one energy of every chain, in the bins j (C,)."""
         grid = self.grid()

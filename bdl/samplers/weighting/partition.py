@@ -22,6 +22,7 @@ NO_DRIFT = 0.2  # standard deviations; largest shift between the halves of a win
 MOST_WINDOWS = 10  # the pilot ends after so many, drift or not
 RECENT = 100  # steps between checks that the bins contain the energies of these steps
 FLOOR_SHARE = 0.05  # while a larger share of the recent energies lies in the lowest bin, the floor goes down
+TARGET_SHARE = 0.01  # while a larger share of the target distribution lies there, it goes down
 DESCENT = 4  # the floor goes down by one bin in so many
 MOST_BINS = 10_000  # the floor stops at so many
 
@@ -120,10 +121,11 @@ def end_pilot(h: Histogram, partition: Partition, pooled: bool) -> None:
     h.seen = 0
 
 
-def check_range(h: Histogram, partition: Partition, start: Tensor) -> None:
+def check_range(h: Histogram, partition: Partition, start: Tensor, of_target: float | None = None) -> None:
     """Compare the bins with the energies of the last RECENT steps.
 
-    A floor that descends goes down where more than FLOOR_SHARE of them lie in the lowest bin or below. A range that the
+    A floor that descends goes down where more than FLOOR_SHARE of them lie in the lowest bin or below. With a target it
+    does so where more than TARGET_SHARE of the target distribution lies there, which `of_target` says. A range that the
     pilot found is dropped, and the pilot starts again from psi `start` (R, m), where more than half of the energies lie
     outside. Raises ConfigError for a given range that misses all of them, unless they still fall towards it.
     """
@@ -135,7 +137,8 @@ def check_range(h: Histogram, partition: Partition, start: Tensor) -> None:
     elif (above if partition.descends else below | above).double().mean() > 0.5:
         h.restart(start)
     elif partition.descends and h.bins < MOST_BINS:
-        if (recent < h.edges[:, 1]).double().mean() > FLOOR_SHARE:
+        low = float((recent < h.edges[:, 1]).double().mean()) > FLOOR_SHARE
+        if low if of_target is None else of_target > TARGET_SHARE:
             h.extend_down(min(max(1, h.bins // DESCENT), MOST_BINS - h.bins))
 
 

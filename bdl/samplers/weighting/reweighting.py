@@ -64,6 +64,7 @@ class Reweighting(Saved):
             "depth_error": error.expand(rows),
             "zeta": torch.full((rows,), zeta, dtype=torch.float64),
             "temperature": t,
+            "target": t if weighting.target is None else torch.full_like(t, weighting.target),
             "recent_energies": h.window[: min(h.seen, len(h.window))] * unit,
         }
         return tensors, {"energy": weighting.energy, "weighting": type(weighting).__name__}
@@ -100,7 +101,7 @@ class Reweighting(Saved):
         self._note_law(h, t, zeta)
         self.multiplier, self.log_weight, multiplier = self._recorded.weigh(h, g, u, t, zeta, not h.frozen, launch)
         u = self._recorded.seen
-        self.weighting.observe(h, u, pooled=not isinstance(t, Tensor), num_data=self.num_data)
+        self.weighting.observe(h, u, t, zeta, self.num_data)
         return multiplier
 
     def _weigh_and_learn(self, u: Array, now: StepSettings) -> None:
@@ -117,7 +118,9 @@ class Reweighting(Saved):
             u, scale = u / scale, 1.0
         h = self.histogram = self.histogram or self.weighting.init(torch.as_tensor(u), self.num_data)
         log_psi, slope = h.evaluate(u)
-        self.multiplier, self.log_weight = torch.as_tensor(1 + zeta * scale * slope), torch.as_tensor(zeta * log_psi)
+        self.multiplier = torch.as_tensor(1 + zeta * scale * slope)
+        toward = self.weighting.toward(t)
+        self.log_weight = torch.as_tensor(zeta * log_psi if toward is None else toward.log_weight(zeta * log_psi, u))
         if now.samples:  # energies at T = 0 have no law that psi could learn
             self._learn(h, u, t, zeta)
 
@@ -126,11 +129,13 @@ class Reweighting(Saved):
         return self.weighting.units == "temperature"
 
     def log_weight_at(self, u: Tensor, zeta: float, temperature: Scalar) -> Tensor:
-        """(C,) zeta log psi at the energies u (C,), nats, with the present psi. 0 without bins, or without U/T."""
+        """(C,) the log weight to the target at the energies u (C,), nats, by the present psi; 0 without bins or U/T."""
         at = torch.as_tensor(temperature, dtype=u.dtype, device=u.device)
         if self.histogram is None or (self._in_temperatures and not any_positive(temperature)):
             return torch.zeros_like(u)
-        return zeta * torch.as_tensor(self.histogram.evaluate(lean(u / at if self._in_temperatures else u))[0])
+        log_psi = torch.as_tensor(self.histogram.evaluate(lean(u / at if self._in_temperatures else u))[0])
+        toward = self.weighting.toward(temperature)
+        return zeta * log_psi if toward is None else toward.log_weight(zeta * log_psi, u)
 
     def at_full_energy(self, energies: list[float] | None, rows: list[int], now: StepSettings) -> Tensor | None:
         """(C,) log importance weights at full-data energies, nats, of the chains `rows`; those of others mean nothing.
@@ -161,10 +166,15 @@ class Reweighting(Saved):
         return lines
 
     def freeze(self) -> bool:
-        """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""
+        """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen.
+
+        With a target, the energies have to reach those of the target by then.
+        """
         h = self.histogram
-        if h is not None and not h.frozen:
-            h.frozen = h.settled
+        if h is not None and not h.frozen and h.settled and self.learnt_at is not None:
+            t, zeta = self.learnt_at
+            toward = self.weighting.toward(torch.tensor(t) if isinstance(t, list) else t)
+            h.frozen = toward is None or toward.is_reached(h, zeta)
         return h is not None and h.frozen
 
     def state_dict(self) -> dict[str, Any]:
@@ -205,7 +215,7 @@ class Reweighting(Saved):
         self._note_law(h, t, zeta)
         if h.edges is not None:
             self.weighting.update(h, u, zeta)
-        self.weighting.observe(h, u, pooled=not isinstance(t, Tensor), num_data=self.num_data)
+        self.weighting.observe(h, u, t, zeta, self.num_data)
 
     def _note_law(self, h: Histogram, t: Scalar, zeta: float) -> None:
         """Let the histogram forget what it has learnt at another T or zeta."""
@@ -238,13 +248,16 @@ class RecordedWeighting:
         held, energy = self._held, self._held.copy("energy", energy)
         t = held.put("temperature", temperature, each=True)
         step, power = held.put("gamma", gamma), held.put("zeta", zeta)
+        toward = self.weighting.toward(temperature)
+        tilt = None if toward is None else held.put("tilt", toward.tilt, each=True)
 
         def work() -> Any:
             u, scale = energy, t
             if self.weighting.units == "temperature":
                 u, scale = u / scale, 1.0
             log_psi, slope = h.evaluate(u)
-            both = torch.stack([1 + power * scale * slope, power * log_psi])
+            log_weight = power * log_psi if tilt is None else power * log_psi - u * tilt
+            both = torch.stack([1 + power * scale * slope, log_weight])
             if learns:
                 self.weighting.move_psi(h, u, step, power, tabulates)
             multiplier = both[0].to(g.dtype).view(*g.shape[:-1], 1)

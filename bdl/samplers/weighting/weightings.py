@@ -1,7 +1,8 @@
 """Weightings by an energy histogram, which change the law to exp(-U/T) / psi(U)^zeta.
 
 log psi is one piecewise-linear function of U (`bdl.psi`). The gradient multiplier is 1 + zeta T times its exact slope;
-the importance weight back to exp(-U/T) is psi(U)^zeta. The two can therefore never disagree.
+the importance weight back to exp(-U/T) is psi(U)^zeta, and that to a target exp(-U/T0) is psi(U)^zeta exp(-U (1/T0 -
+1/T)). Multiplier and weight can therefore never disagree.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError, check_choice
 from bdl.psi import Array, exp, lean
+from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.weighting.base import AUTO, RobbinsMonro, Weighting
 from bdl.samplers.weighting.depth import depth
 from bdl.samplers.weighting.histogram import Form, Histogram
@@ -31,6 +33,7 @@ from bdl.samplers.weighting.partition import (
     checked_edges,
     end_pilot,
 )
+from bdl.samplers.weighting.target import Toward, check_target
 
 TABULATE = 10  # updates of psi between updates of its logarithm, once psi changes little in between
 EARLY = 1000  # updates before that: psi changes much, and a fast start would miss it
@@ -48,11 +51,12 @@ class HistogramWeighting(Weighting):
     edges: Sequence[float] | None = None
     form: str | Form = "slides"
     rate: Callable[[int], float] = RobbinsMonro()
-    shared: bool = False
+    shared: bool | None = None
     energy: str = "batch"
     units: str = "nats"
     refresh: int = 1  # steps between evaluations of the full-data energy, for `energy="full"` and "control"
     pilot: int = 1000  # steps of the pilot
+    target: float | None = None  # T0, the temperature to which the weights lead
 
     forms: ClassVar[dict[str, Form]] = {"slides": Form(), "code": Form("log", 0, "linear")}
     open_top: ClassVar[bool] = False  # whether log psi goes on with its last slope above the last bin's centre
@@ -77,6 +81,7 @@ class HistogramWeighting(Weighting):
             raise ConfigError('energy="control" with refresh = 1 finds the full energy at every step: set refresh > 1')
         if self.pilot < RECENT:
             raise ConfigError(f"pilot must be at least {RECENT} steps, got {self.pilot}")
+        check_target(self.target, self.units)
         self._check_bounds()
 
     def _check_bounds(self) -> None:
@@ -90,6 +95,9 @@ class HistogramWeighting(Weighting):
         low, high = bounds.low.nats, bounds.high.nats
         if self._unit_of(self.low) == self._unit_of(self.high) and low is not None and high is not None and low >= high:
             raise ConfigError(f"low must be below high, got low = {self.low}, high = {self.high}")
+
+    def identity(self) -> dict[str, Any]:
+        return super().identity() | ({} if self.target is None else {"target": float(self.target)})
 
     def _check_auto(self) -> None:
         """Raise ConfigError where zeta cannot be found, or where something is given that is found with it."""
@@ -109,7 +117,17 @@ class HistogramWeighting(Weighting):
         return pull, pull[:, None] * (self.aim(h, j) - h.grid().psi)
 
     def describe(self, zeta: float) -> str:
-        return f", weighted to exp(-U/T) / psi(U)^{zeta:g} by {type(self).__name__} on {self.energy} energies"
+        weighted = f", weighted to exp(-U/T) / psi(U)^{zeta:g} by {type(self).__name__} on {self.energy} energies"
+        return weighted + ("" if self.target is None else f"; weights lead from there to T = {self.target:g}")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all chains have one psi; with a target, unless `shared` says otherwise: it has more to learn."""
+        return self.target is not None if self.shared is None else self.shared
+
+    def toward(self, temperature: Scalar) -> Toward | None:
+        """The way of the weights from this temperature to the target; None without a target."""
+        return None if self.target is None else Toward(self.target, temperature)
 
     def depth(self, h: Histogram, zeta: float) -> tuple[Tensor, Tensor]:
         """(R,) nats of log G between the median of recent energies and the top, and the error; NaN where unknown."""
@@ -122,21 +140,23 @@ class HistogramWeighting(Weighting):
             Bound.parse("high", self.high, HIGHEST, num_data),
             self.bins,
             margin=self.high is None,
-            descends=self.descends and self.low is None and self.edges is None,
+            descends=(self.descends or self.target is not None) and self.low is None and self.edges is None,
             edges=None if self.edges is None else checked_edges(self.edges),
         )
 
     @property
     def psi_form(self) -> Form:
-        """The form that `form` names."""
+        """The form that `form` names. With a target, rises are not bounded: weights rest on psi over many nats."""
         form = self.form if isinstance(self.form, Form) else self.forms[self.form]
+        if self.target is not None and self.form == "slides":
+            form = replace(form, rise="log")
         return replace(form, open_top=self.open_top)
 
     def init(self, energies: Tensor, num_data: int = 1) -> Histogram:
         """A histogram before any energy, for energies (C,) like these. num_data: N, the unit of bounds "0.5N"."""
         partition = self.partition(num_data)
         bins = self.bins if partition.edges is None else len(partition.edges) - 1
-        psi = self._start(energies, 1 if self.shared else len(energies), bins)
+        psi = self._start(energies, 1 if self.is_shared else len(energies), bins)
         zero, window = torch.zeros_like(psi), energies.new_zeros(self.pilot, len(energies))
         clock, one = torch.zeros_like(psi[:, 0]), torch.ones_like(psi[:, 0])
         h = Histogram(
@@ -171,12 +191,12 @@ class HistogramWeighting(Weighting):
             h.tabulate()
             h.hurry()
 
-    def observe(self, h: Histogram, u: Array, pooled: bool, num_data: int = 1) -> None:
+    def observe(self, h: Histogram, u: Array, temperature: Scalar, zeta: float, num_data: int = 1) -> None:
         """Remember the energies u (C,), end the pilot when they no longer drift, and check that the bins hold them.
 
-        pooled: the chains share one temperature, so that one range serves all. Raises ConfigError for given bins that
-        miss the energies.
+        Chains of one temperature have one range of bins. Raises ConfigError for given bins that miss the energies.
         """
+        pooled = not isinstance(temperature, Tensor)
         h.remember(u)
         if h.edges is None:
             if h.seen % h.pilot == 0:
@@ -184,7 +204,9 @@ class HistogramWeighting(Weighting):
             if h.edges is not None:
                 h.tabulate()
         elif h.seen % RECENT == 0 and not h.frozen:
-            check_range(h, self.partition(num_data), self._start(h.psi, len(h.psi), self.bins))
+            toward = self.toward(temperature)
+            of_target = None if toward is None else toward.share_below(h, zeta)
+            check_range(h, self.partition(num_data), self._start(h.psi, len(h.psi), self.bins), of_target)
 
     def _start(self, like: Tensor, rows: int, bins: int) -> Tensor:
         """(R, m) psi before any energy."""
@@ -215,23 +237,29 @@ class AdaptiveWeight(HistogramWeighting):
             None: a pilot without weighting finds them, once the energies of `pilot` steps show no drift. high is then
             the 99.9 % quantile of their later half and a tenth of the range above it. low is their 0.1 % quantile at
             first; it goes down while more than 5 % of the recent energies lie in the lowest bin, until psi is frozen.
-            The weighted law then reaches about 19 zeta nats of log G below the top. `low` is part of the law: psi is
-            constant below it.
+            The weighted law then reaches about 19 zeta nats of log G below the top. With a target it goes down while
+            more than 1 % of the target distribution lies in the lowest bin. `low` is part of the law: psi is constant
+            below it.
         bins: how many, of one width.
         edges: all edges of the bins, ascending, instead of low, high and bins.
-        form: "slides": log psi rises from bin to bin by 1 - θ_(J-1)/θ_J (eq. 6), in proportion to the visits of a bin
-            until it has 10, and θ starts at 1. "code", as in the author's code: it rises by the difference of the
-            logarithms, every rise counts in full, and θ starts at i/m. "full": it rises as under "slides", every rise
-            counts in full, and θ starts at i/m. While the energies do not reach the lower ones of two bins, the
-            multiplier above the lower one's centre is then 1 + zeta T / (their width). Other forms: a `histogram.Form`.
+        form: "slides": log psi rises from bin to bin by 1 - θ_(J-1)/θ_J (eq. 6), with a target by the difference of
+            the logarithms, in proportion to the visits of a bin until it has 10, and θ starts at 1. "code", as in the
+            author's code: it rises by the difference of the logarithms, every rise counts in full, and θ starts at i/m.
+            "full": it rises as under "slides", every rise counts in full, and θ starts at i/m. While the energies do
+            not reach the lower ones of two bins, the multiplier above the lower one's centre is then 1 + zeta T /
+            (their width). Other forms: a `histogram.Form`.
         rate: step of the recursion as a function of its count.
-        shared: one psi for all chains.
+        shared: one psi for all chains. None: with a target.
         energy: "batch" (N times the batch loss, plus the prior), "ema" (a running mean, decay 0.95), "full"
             (`Sampler.full_loss`, evaluated every `refresh` steps), or "control": the batch's, less what this batch's
             energy differs from the full one at the θ of the last refresh. That costs a second forward pass a step; its
             mean is U, and its noise grows with the distance from that θ (a control variate as in Johnson & Zhang 2013).
         units: those of energies and edges, "nats", or "temperature": energies are U/T, for bins that follow a falling T
             where U falls in proportion to it. U of a network falls less.
+        target: T0, the temperature of the posterior that is wanted; the sampler's `temperature` T is then the one at
+            which the chains move, usually a hotter one. Log weights are zeta log psi(U) - U (1/T0 - 1/T). None: T0 = T.
+            Noise of the energies, of standard deviation s, divides the effective sample size by exp(s² (1/T0 - 1/T)²):
+            take all data, or energy="full" or "control", where that is much.
 
     Raises ConfigError for values out of range, edges that do not ascend, low >= high, and what is given beside
     zeta="auto", which finds it.
