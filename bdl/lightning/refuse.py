@@ -268,15 +268,14 @@ def _check_clipping(trainer: L.Trainer, sampler: Sampler) -> None:
 
 
 def check_keep_rule(keep: Keep, sampler: Sampler, total: float) -> None:
-    """Raise ConfigError if the rule keeps nothing in `total` steps, or keeps states while the dynamics adapts."""
+    """Raise ConfigError if the rule keeps nothing in `total` steps, or keeps states while the sampler adapts."""
     if total != math.inf and keep.count(int(total)) == 0:
         raise ConfigError(f"{keep} keeps no sample in {int(total)} steps: shorten burn_in or every, or run longer")
-    adapting = sampler.dynamics.adapt_steps or 0
-    if keep.count(adapting):
-        raise ConfigError(
-            f"{keep} keeps samples within the first {adapting} steps, in which {type(sampler.dynamics).__name__} still "
-            "adapts: raise burn_in or lower adapt_steps"
-        )
+    for part in (sampler.dynamics, sampler.exchange):
+        adapting = 0 if part is None else part.adapt_steps or 0
+        if keep.count(adapting):
+            within = f"within the first {adapting} steps, in which {type(part).__name__} still adapts"
+            raise ConfigError(f"{keep} keeps samples {within}: raise burn_in or lower adapt_steps")
 
 
 def check_saved(net: nn.Module, module: L.LightningModule, sampler: Sampler) -> None:

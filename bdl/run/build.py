@@ -22,6 +22,7 @@ from bdl.engine.choose import choose_gradient
 from bdl.engine.gradient import Autograd
 from bdl.errors import ConfigError, printable
 from bdl.frozen import matching
+from bdl.lightning.host import find_sampler
 from bdl.lightning.trainer import assemble, silence_lightning
 from bdl.run.console import WorkProgress
 from bdl.run.directory import RunDirectory
@@ -168,6 +169,8 @@ def build_callbacks(
     def record(trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             directory.write_config(stack.settings, stack.name, module.device, data.preprocessing(), speaks)
+        if speaks and (replicas := find_sampler(trainer).replicas) is not None:
+            print(replicas.describe(), flush=True)
 
     samples, target = directory.path / keeping.folder, dict(stack.target.record)
     collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **keeping.collect)
@@ -200,8 +203,6 @@ def nothing_to_tune(stack: StackPlan, strategy: Strategy = "auto") -> str | None
     sampler, start = stack.motion.sampler, stack.chains.start
     if sampler.dynamics.variational:
         return "Bayes by Backprop, whose optimiser adapts its step"
-    if sampler.exchange is not None:
-        return "replica exchange, whose rungs have temperatures of their own"
     if sampler.only is not None or start is not None and start.target == "bdl.CheckpointStart":
         return "a part of a network or saved weights, from which no trial starts"
     if strategy == "ddp":

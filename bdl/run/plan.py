@@ -43,6 +43,8 @@ SETTINGS = {
     "temperature": (("sampler.temperature",), ()),
     "weighting": (("sampler.weighting",), ()),
     "lr": (("sampler.lr",), ()),
+    "lr_power": (("sampler.exchange.lr_power",), ()),
+    "swap_every": (("sampler.exchange.every",), ()),
     "friction": (("sampler.dynamics.friction",), ("sampler.dynamics",)),
     "burn_in": (("collect.keep.burn_in",), ("collect", "collect.keep")),
     "steps": (("length", "trainer.max_steps"), ()),

@@ -69,17 +69,15 @@ def tuned(request: RunRequest, process: ProcessInfo, data: RunData | None = None
         return request.plan(read_config(plan.folder).get("found"))
     if process.launched and plan.tuning.budget is not None:
         raise ConfigError("budget needs processes that bdl starts itself, and others have started these: set length")
-    began = time.perf_counter()
-    prepare_torch(plan.compute.threads, plan.compute.tf32, plan.stacks.carriers, plan.compute.compiled)
+    began, compute = time.perf_counter(), plan.compute
+    prepare_torch(compute.threads, compute.tf32, plan.stacks.carriers, compute.compiled)
     tuning = _choose_aside(request, data or RunData(process.is_main), began)
-    choices = tuning.choices
-    seconds = time.perf_counter() - began
+    choices, seconds = tuning.choices, time.perf_counter() - began
     if process.is_main:
         print(*choices, f"tune: took {seconds:.1f} s", sep="\n", flush=True)
-    reasons = list(map(str, choices))
-    found = {"settings": _settings(choices), "reasons": reasons, "seconds": round(seconds, 1)}
-    heat = {"hottest": tuning.hottest, "noise_ratio": tuning.noise_ratio}
-    return request.plan(found | {name: float(f"{v:.4g}") for name, v in heat.items() if v is not None})
+    found = {"settings": _settings(choices), "reasons": list(map(str, choices)), "seconds": round(seconds, 1)}
+    heat = (("hottest", tuning.hottest), ("noise_ratio", tuning.noise_ratio))
+    return request.plan(found | {name: float(f"{v:.4g}") for name, v in heat if v is not None})
 
 
 def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
@@ -202,7 +200,7 @@ class _Case:
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
-            dynamics, num_data=problem.num_data, steps=steps, weighting=weighting,
+            dynamics, num_data=problem.num_data, steps=steps, weighting=weighting, exchange=self.sampler.exchange,
             temperature=None if self.tuning.temperature else problem.temperature, given=self.fixed(optimises),
             seed=problem.seed, compiled=problem.compiled, heat=self.tuning.heat, labels=problem.labels,
         )  # fmt: skip
@@ -213,11 +211,12 @@ class _Case:
 
     def fixed(self, optimises: bool) -> dict[str, Any]:
         """The settings that are not to be found, with their values. An optimiser keeps further ones."""
-        dynamics = self.sampler.dynamics
+        dynamics, ladder = self.sampler.dynamics, self.sampler.exchange
         present = {
             "batch_size": self.data.batch_size, "prior": self.sampler.prior, "lr": self.sampler.lr,
             "friction": dynamics.friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
         }  # fmt: skip
+        present |= {} if ladder is None else {"lr_power": ladder.lr_power, "swap_every": ladder.every}
         kept = present if self.tuning.weighting_alone else self.given
         given = {name: value for name, value in present.items() if name in kept or optimises and name in OF_OPTIMISERS}
         if "lr" not in self.given and ("lr" in given or "lr" not in dynamics.tunable):

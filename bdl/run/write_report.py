@@ -91,6 +91,8 @@ def write_report(request: ReportRequest) -> dict[str, float]:
     rates = outcome.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
     facts = {**request.facts, **_measured_facts(request, summary)}
+    rungs = [] if sampler is None or sampler.replicas is None else sampler.replicas.ladder.tolist()
+    summary.metrics |= {f"ladder/{k}": factor for k, factor in enumerate(rungs)}
     explain = "" if sampler is None else sampler.explain()
     data = publish(run, request.posterior, summary, facts, request.words, explain, outcome.trace)
     log_report(request.loggers, run / "report.html", data, outcome.steps)

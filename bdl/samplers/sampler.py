@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -136,7 +135,7 @@ class Sampler(Shown, torch.optim.Optimizer):
             if self.control is None
             else self.control.evaluation(self.potential, self._follow)
         )
-        self.replicas = None if exchange is None else Replicas(exchange, chains, device)
+        self.replicas = None if exchange is None else Replicas(exchange, chains, self.chain.theta)
         pieces = self.chain, self.potential, self.batch_noise, self.replicas
         self.moves = (
             KernelMoves(*pieces)
@@ -229,7 +228,7 @@ class Sampler(Shown, torch.optim.Optimizer):
     def settings(self) -> StepSettings:
         """The present lr, temperature of every chain, and zeta."""
         now, replicas = StepSettings.of(self.param_groups[0], self.steps), self.replicas
-        return now if replicas is None else replace(now, temperature=replicas.temperatures(now.temperature))
+        return now if replicas is None else replicas.settings(now)
 
     @property
     def steps(self) -> int:

@@ -15,8 +15,8 @@ class Choice:
         tune: lr 0.0031: noise adds 8 % to the temperature, the budget is 10 %
 
     Args:
-        name: "sampler", "length", "batch_size", "prior", "temperature", "weighting", "lr", "friction", "burn_in",
-            "steps", "every", "cycle" or "samples_per_cycle".
+        name: "sampler", "length", "batch_size", "prior", "temperature", "weighting", "lr", "lr_power", "swap_every",
+            "friction", "burn_in", "steps", "every", "cycle" or "samples_per_cycle".
         value: a plain number, a word, a list of numbers, or a mapping to them.
         reason: why, in a few words with the numbers that decided.
     """

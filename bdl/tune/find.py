@@ -16,10 +16,12 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import Gaussian
 from bdl.samplers.weighting.base import AUTO, Flat, Weighting
 from bdl.seeding import derive_seed
+from bdl.tune import ladder
 from bdl.tune.burn_in import MOST_BURN_IN, MOVES, movement
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.heat import HEAT_OF_BATCHES
@@ -37,7 +39,7 @@ from bdl.tune.trial import Problem, Trial, TrialItems
 from bdl.tune.weighting import Explored, Explorer, in_trials, ratios_within_reach
 from bdl.tune.work import trial_steps
 
-TUNED_NAMES = ("batch_size", "lr", "plain_lr", "friction", "burn_in", "prior")
+TUNED_NAMES = ("batch_size", "lr", "plain_lr", "lr_power", "swap_every", "friction", "burn_in", "prior")
 HELD_OUT_SHARE = 0.2  # share of the training items that compares priors where there is no validation part
 LARGEST_PART = 2048  # validation items
 PRIOR_PROBES = 32  # items at which a prior shows what it predicts
@@ -54,6 +56,7 @@ def find_settings(
     *,
     num_data: int | None = None,
     weighting: Weighting = Flat(),
+    exchange: Exchange | None = None,
     temperature: float | None = 1.0,
     steps: int = 80_000,
     given: Mapping[str, Any] = {},
@@ -82,12 +85,14 @@ def find_settings(
         weighting: of the sampler. Under `AdaptiveWeight(zeta="auto")` the posterior is at its target T0, or at the
             temperature given here; zeta and the bins are found, and the hottest T from which chains come back to the
             energies of T0, see `bdl.tune.weighting`. Where there is none, the chains are plain ones at T0.
+        exchange: of the sampler. lr then fits the first rung of its ladder, "lr_power" the others; "swap_every" is its
+            `every`.
         temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03. 0, or a
             dynamics without noise, is an optimiser: its lr alone is found, by the predictions for validation items.
         steps: the length of the run. The trials together take a fifth of them at most, and another one where T or zeta
             is found.
-        given: settings that are fixed: "batch_size", "lr", "friction", "burn_in", or "prior" as an object. "plain_lr"
-            is an lr without weighting, from which "lr" follows once zeta is found.
+        given: settings that are fixed: "batch_size", "lr", "lr_power", "swap_every", "friction", "burn_in", or "prior"
+            as an object. "plain_lr" is an lr without weighting, from which "lr" follows once zeta is found.
         seed: with the same seed, stack and data, and on the same machine, the settings are the same.
         compiled: see `compile` of `BayesianModule`.
         heat: the share by which batch noise may heat the direction that it heats most. Where no lr down to a twentieth
@@ -121,7 +126,8 @@ def find_settings(
         search, steps_found, found = _explore(search, prior, weighting, heat)
         choices += found
     else:
-        search = replace(search, weighting=in_trials(weighting), multiplier=_multiplier(search, prior, weighting))
+        multiplier, rungs = _multiplier(search, prior, weighting), ladder.in_trials(exchange, stack.chains)
+        search = replace(search, weighting=in_trials(weighting), multiplier=multiplier, exchange=rungs)
         steps_found = _step(search, prior, heat)
     choices += steps_found.choices
     wanted = tuple(choice for choice in choices if search.wants(choice.name))

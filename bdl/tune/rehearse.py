@@ -14,6 +14,7 @@ from bdl.tune.burn_in import choose_burn_in, mean_trace
 from bdl.tune.choice import Choice
 from bdl.tune.friction import autocorrelation_time, choose_friction
 from bdl.tune.heat import BatchHeat, measure_heat
+from bdl.tune.ladder import choose_lr_power, choose_swaps, hottest
 from bdl.tune.prior import steps_to_act
 from bdl.tune.search import Search
 from bdl.tune.step import Limits, choose_lr, measure_noise, warm_up
@@ -35,31 +36,42 @@ class Rehearsed:
 
 def find_step(search: Search, prior: Prior, heat: float) -> Rehearsed:
     """lr, friction and burn-in, which a rehearsal has tried."""
-    limits, times, every, batches = _limits(replace(search.cooled, weighting=Flat()), prior)
+    limits, times, every, batches, power = _limits(replace(search.cooled, weighting=Flat()), prior)
     a = search.dynamics.friction
     friction = choose_friction(times, a, every) if search.wants("friction") else Choice("friction", a, "given")
     fixed = search.fixed_lr is not None
     lr = Choice("lr", search.fixed_lr, "given") if fixed else choose_lr(limits, friction.value, batches, heat)
     lr = search.over_multiplier(lr)
+    if search.exchange is not None:
+        search = replace(search, exchange=replace(search.exchange, lr_power=power.value))
     rehearsed, burn_in, step_seconds = _rehearse(search, prior, lr, friction)
     lr = lr if rehearsed.lr == lr.value else Choice("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
     plain, a = rehearsed.lr * search.multiplier, friction.value
-    found = (lr, friction, burn_in)
+    found = (
+        (lr, friction, burn_in)
+        if search.exchange is None
+        else (lr, power, choose_swaps(search.problem), friction, burn_in)
+    )
     if batches is None:
         return Rehearsed(found, step_seconds, *((1.0, 0.0) if search.problem.takes_all else (None, None)))
     return Rehearsed(found, step_seconds, 1 + batches.share(plain, a), batches.noise_ratio(plain, a))
 
 
-def _limits(search: Search, prior: Prior) -> tuple[Limits, Tensor, int, BatchHeat | None]:
-    """What bounds lr where the chains stay; autocorrelation times (C, quantities) in draws, with their distance; and
-    the heat of the hottest direction."""
+def _limits(search: Search, prior: Prior) -> tuple[Limits, Tensor, int, BatchHeat | None, Choice]:
+    """What bounds lr where the chains stay; autocorrelation times (C, quantities) in draws, with their distance; the
+    heat of the hottest direction; and how lr follows T under replica exchange, whose limits are those of the first
+    rung."""
     trial = search.trial_of(prior, "limits")
     limits = measure_noise(trial, warm_up(trial, search.trial, fixed=search.fixed_lr is not None))
     if search.fixed_lr is None:
         trial.lr = limits.lr(search.dynamics.friction)
     draws, every = _watch(trial, search.trial)
-    limits = measure_noise(trial, limits)
-    return limits, autocorrelation_time(draws), every, measure_heat(trial, search.dynamics)
+    limits, batches = measure_noise(trial, limits), measure_heat(trial, search.dynamics)
+    power = Choice("lr_power", 0.0, "one temperature")
+    if search.exchange is not None:
+        power = choose_lr_power(trial) if search.wants("lr_power") else Choice("lr_power", search.given["lr_power"], "")
+        limits.curvature /= hottest(trial) ** power.value  # the largest, which is that of the hottest rung
+    return limits, autocorrelation_time(draws), every, batches, power
 
 
 def _rehearse(search: Search, prior: Prior, lr: Choice, friction: Choice) -> tuple[Trial, Choice, float]:

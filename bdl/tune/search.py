@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.tune.batch import choose_batch
@@ -34,6 +35,7 @@ class Search:
     scale_free: bool  # whether a factor on all gradients leaves the steps of the sampler's dynamics as they are
     weighting: Weighting = Flat()
     multiplier: float = 1.0
+    exchange: Exchange | None = None  # in trials of the step: see `bdl.tune.ladder`
 
     @staticmethod
     def begin(problem: Problem, dynamics: Transition, given: Mapping[str, Any], steps: int) -> Search:
@@ -80,10 +82,18 @@ class Search:
             return self.multiplier != 1
         if name == "batch_size" and self.dynamics.full_batch:
             return False
-        needed = {"lr": "lr", "friction": "friction", "burn_in": "lr"}.get(name)
+        needed = {"lr": "lr", "lr_power": "lr", "swap_every": "lr", "friction": "friction", "burn_in": "lr"}.get(name)
         return (needed is None or needed in self.tunable) and name not in self.given
 
     def trial_of(self, prior: Prior, name: str, lr: float | None = None, friction: float | None = None) -> Trial:
         """A trial of the problem from its start, at the lr given where none is named."""
         dynamics: Any = self.dynamics if friction is None else replace(self.dynamics, friction=friction)  # type: ignore
-        return Trial(self.problem, dynamics, prior, lr or self.fixed_lr or 1e-3, name, weighting=self.weighting)
+        return Trial(
+            self.problem,
+            dynamics,
+            prior,
+            lr or self.fixed_lr or 1e-3,
+            name,
+            weighting=self.weighting,
+            exchange=self.exchange,
+        )

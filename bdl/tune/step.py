@@ -82,9 +82,12 @@ def warm_up(trial: Trial, steps: int, fixed: bool = False) -> Limits:
 
 
 def measure_noise(trial: Trial, limits: Limits) -> Limits:
-    """The limits with the batch noise that the trial's sampler has measured in its steps so far."""
-    ratio = trial.sampler.noise_ratio
-    if not trial.problem.takes_all and bool(torch.isfinite(ratio).all()):
+    """The limits with the batch noise that the trial's sampler has measured in its steps so far, at the lr and T of its
+    first rung."""
+    sampler, problem = trial.sampler, trial.problem
+    ratio = sampler.noise_ratio
+    ratio = ratio * torch.as_tensor(sampler.settings().temperature).to(ratio) / problem.temperature
+    if not problem.takes_all and bool(torch.isfinite(ratio).all()):
         limits.noise_per_lr = float(ratio.mean()) * trial.sampler.dynamics.friction / trial.lr
     return limits
 

@@ -20,6 +20,7 @@ from bdl.errors import DivergedError
 from bdl.likelihoods import Likelihood, Loss
 from bdl.samplers.batch_noise import left_by_a_pass
 from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.exchange import Exchange
 from bdl.samplers.potential import BoundGradient
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.sampler import Sampler
@@ -97,7 +98,7 @@ class Trial:
     """Chains of a problem under one dynamics and prior, without Lightning, store or schedule.
 
     Args:
-        weighting: of the sampler.
+        weighting, exchange: of the sampler.
     """
 
     def __init__(
@@ -108,8 +109,9 @@ class Trial:
         lr: float,
         name: str,
         weighting: Weighting = Flat(),
+        exchange: Exchange | None = None,
     ):
-        self.problem, self.name, self.prior, self.weighting = problem, name, prior, weighting
+        self.problem, self.name, self.prior, self.weighting, self.exchange = problem, name, prior, weighting, exchange
         self.diverged_at = math.inf  # the smallest lr that diverged
         self.stack = copy.deepcopy(problem.stack).train(problem.train)
         self.stack.shared = False
@@ -164,8 +166,8 @@ class Trial:
 
     @torch.no_grad()
     def predictions(self, x: Tensor) -> Tensor:
-        """(C, quantities) probabilities or means that the chains give to x, else their outputs."""
-        outputs, loss = self.outputs(x), self.problem.loss
+        """(C, quantities) probabilities or means that the chains of the target give to x, else their outputs."""
+        outputs, loss = self.outputs(x)[self.sampler.target_chains], self.problem.loss
         if isinstance(loss, Likelihood) and loss.outputs == "logits":
             return outputs.softmax(-1).flatten(1)
         if isinstance(loss, Likelihood) and loss.outputs in ("labels", "values"):
@@ -189,7 +191,8 @@ class Trial:
         problem = self.problem
         self.sampler = Sampler(
             self.stack.named_parameters(), dynamics, num_data=problem.num_data, lr=lr, prior=self.prior,
-            temperature=problem.temperature, weighting=self.weighting, chains=self.stack.chains, seed=seed,
+            temperature=problem.temperature, weighting=self.weighting, exchange=self.exchange,
+            chains=self.stack.chains, seed=seed,
         )  # fmt: skip
         share = left_by_a_pass(problem.count / problem.batch_size)
         self.sampler.host = replace(self.sampler.host, compiled=problem.compiled is not False, noise_share=share)

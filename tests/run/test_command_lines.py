@@ -243,7 +243,7 @@ PHRASES = [
     ("trainer.max_steps=many", "many"),
     ("sampler=sgnht; sampler.dynamics.rate=0", "rate of the thermostat must be > 0"),
     ("sampler=sghmc; sampler.dynamics.grad_var=-1", "grad_var must be null, \"estimated\", or a variance"),
-    ("sampler=resghmc; sampler.exchange.ladder=3", "exchange.ladder must be a list of numbers, got 3"),
+    ("sampler=resghmc; sampler.exchange.ladder=3", 'exchange.ladder must be a list of numbers or "auto", got 3'),
     ("sampler=psgld; sampler.dynamics.a=1", "a must be in [0, 1), got 1"),
     ("sampler=sgfs; sampler.dynamics.form=x", "form must be \"diagonal\" or \"full\", got 'x'"),
     ("sampler=hmc; sampler.dynamics.target=1", "target acceptance must be in (0, 1), got 1"),

@@ -25,16 +25,19 @@ from torch import Tensor, nn
 import bdl
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics import underdamped
-from bdl.samplers.exchange import Replicas
+from bdl.samplers.exchange import Replicas, gaussian_distance
 
 Z = 4.5  # standard errors
 D64 = torch.float64
-CPU = torch.device("cpu")
 GAUSSIAN = GaussianLaw([0.0, 0.0], COVARIANCE)
 LADDER = torch.tensor([1.0, 2.0, 4.0], dtype=D64)
 
 
 # ---- the rule, without random numbers --------------------------------------------------------------------------------
+
+
+def theta(chains: int, parameters: int = 1) -> Tensor:
+    return torch.zeros(chains, parameters, dtype=D64)
 
 
 def swap_probability(
@@ -49,7 +52,7 @@ def swap_probability(
     pairs = torch.from_numpy(np.stack(np.meshgrid(error, log_u, indexing="ij"), -1).reshape(-1, 2))
     n = len(pairs)
     replicas = Replicas(
-        bdl.Exchange(ladder=(1.0, temperatures[1] / temperatures[0]), energy_var=energy_var), 2 * n, CPU
+        bdl.Exchange(ladder=(1.0, temperatures[1] / temperatures[0]), energy_var=energy_var), 2 * n, theta(2 * n)
     )
     energy = torch.stack([gap + pairs[:, 0], torch.zeros(n, dtype=D64)], 1).flatten()
     T = torch.tensor(temperatures, dtype=D64).repeat(n)
@@ -87,8 +90,8 @@ def test_swaps_balance(gap: float, noise: float):
 
 def test_swaps_are_permutations_of_neighbours():
     """Pairs (0, 1) and (2, 3) take turns with (1, 2) in a ladder of four. The last energies move with the states."""
-    replicas = Replicas(bdl.Exchange(ladder=(1, 2, 3, 4), energy_var=0.0), 8, CPU)
-    T, always = replicas.temperatures(1.0), torch.full((8,), -1e9, dtype=D64)
+    replicas = Replicas(bdl.Exchange(ladder=(1, 2, 3, 4), energy_var=0.0), 8, theta(8))
+    T, always = replicas.factor, torch.full((8,), -1e9, dtype=D64)
     energy = torch.arange(8, dtype=D64).flip(0)
     assert T.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
     assert swapped(replicas, energy, T, always) == [1, 0, 3, 2, 5, 4, 7, 6]
@@ -108,7 +111,7 @@ def test_estimated_variance(shared: float):
     The estimate is 3 within 4.5 standard errors, because the shared error cancels in the gap. It is infinite before the
     second step.
     """
-    replicas, draw = Replicas(bdl.Exchange(ladder=(1, 2)), 400, CPU), torch.Generator().manual_seed(0)
+    replicas, draw = Replicas(bdl.Exchange(ladder=(1, 2)), 400, theta(400)), torch.Generator().manual_seed(0)
     assert replicas.variance() == math.inf
     for _ in range(400):
         common = shared**0.5 * torch.randn((), generator=draw, dtype=D64)
@@ -326,6 +329,23 @@ def test_resumed_ladder_is_the_uninterrupted_one(dynamics, exact: bool):
     assert (straight.sampler.swap_rates > 0).all()
 
 
+def test_a_ladder_that_adapts_resumes_exactly():
+    """33 steps, save, load, 27 steps give the temperatures and the states of 60, with the end of adaptation between."""
+    adapting = {"exchange": bdl.Exchange(rungs=3, adapt_steps=50)}
+    straight, first, second = (Two(bdl.SGHMC(), **adapting) for _ in range(3))
+    straight.go(60)
+    first.go(33).sampler.replicas.adapt_until(50)
+    with torch.no_grad():
+        second.a.copy_(first.a)
+        second.b.copy_(first.b)
+    second.sampler.load_state_dict(first.sampler.state_dict())
+    assert torch.equal(second.go(27).theta(), straight.theta())
+    ladder = second.sampler.replicas.ladder
+    assert torch.equal(ladder, straight.sampler.replicas.ladder) and not torch.equal(
+        ladder, Two(bdl.SGHMC(), **adapting).sampler.replicas.ladder
+    )
+
+
 def test_chains_keep_what_they_have_learnt():
     """A swap moves θ, momenta and gradients. Friction of a thermostat, factor of lr and sum of acceptances stay.
 
@@ -398,7 +418,6 @@ def test_temperatures_are_those_of_the_ladder():
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: Two(bdl.SGLD(), exchange=bdl.Exchange((1, 2, 3, 4))), "6 chains do not fill a ladder of 4"),
         (lambda: Two(bdl.SGLD(), weighting=bdl.AdaptiveWeight(low=0.0, high=1.0)), "AdaptiveWeight changes that"),
         (lambda: Two(bdl.SGLD()).sampler.step(), "needs the energy of every step"),
         (lambda: Two(bdl.SGLD(), exchange=bdl.Exchange((1.0, 9.0))).sampler.load_state_dict(
@@ -409,3 +428,105 @@ def test_bad_values_are_refused_and_named(make, words: str):
     with pytest.raises(ConfigError, match=words) as e:
         make()
     assert "\n" not in str(e.value)
+
+
+# ---- a ladder that is found ------------------------------------------------------------------------------------------
+
+
+class Quartic:
+    """U = Σ θ⁴: k = d/4, so that rungs of a Gaussian's ladder lie too close together."""
+
+    def __init__(self, dim: int):
+        self.dim = dim
+
+    def energy(self, x: Tensor) -> Tensor:
+        return x.pow(4).sum(-1)
+
+    def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.energy(x), 4 * x**3
+
+
+def found(target, adapt_steps: int, steps: int, chains=16, noise=0.0, energy_var: Any = 0.0, rungs: int | None = 4):
+    """A sampler whose ladder has adapted, after further steps that count swaps."""
+    exchange = bdl.Exchange("auto", energy_var=energy_var, rungs=rungs, adapt_steps=adapt_steps)
+    run = Chains(
+        target, bdl.HMC(leapfrog=5), 0.5 * torch.ones(chains, target.dim, dtype=D64), lr=0.05, exchange=exchange
+    )
+    for _ in range(adapt_steps + steps):
+        run.sampler.step(run.closure)
+    return run.sampler
+
+
+def in_range(sampler) -> bool:
+    """Are all swap rates between 0.25 and 0.4? Their standard error is below 0.02."""
+    return bool(((sampler.swap_rates > 0.25) & (sampler.swap_rates < 0.4)).all())
+
+
+@pytest.mark.parametrize("d", [2, 10, 50])
+def test_the_first_ladder_is_right_on_gaussians(d: int):
+    """Neighbours swap with probability 0.3 at the distance of `gaussian_distance`, by draws of both energies."""
+    ratio = math.exp(gaussian_distance(d))
+    draws = torch.distributions.Gamma(torch.tensor(d / 2, dtype=D64), 1.0)
+    torch.manual_seed(0)
+    u, hot = draws.sample((2, 40_000))
+    p = ((1 - 1 / ratio) * (u - ratio * hot)).clamp_max(0).exp()
+    assert p.mean().item() == pytest.approx(0.3, abs=Z * p.std().item() / 200)
+    wrong = math.exp(2 * gaussian_distance(d))
+    assert ((1 - 1 / wrong) * (u - wrong * hot)).clamp_max(0).exp().mean() < 0.15
+
+
+@pytest.mark.parametrize("d", [2, pytest.param(10, marks=pytest.mark.slow), 50])
+def test_a_found_ladder_swaps_as_it_should_on_gaussians(d: int):
+    law = GaussianLaw([0.0] * d, torch.eye(d, dtype=D64) * torch.linspace(0.3, 1, d, dtype=D64))
+    sampler = found(law, 1200, 800)
+    assert in_range(sampler), sampler.swap_rates
+
+
+def test_a_found_ladder_swaps_as_it_should_on_other_laws():
+    """Negative control: without adaptation the ladder is that of a Gaussian, whose rungs are too close for θ⁴."""
+    assert in_range(adapted := found(Quartic(20), 1600, 800)), adapted.swap_rates
+    assert not in_range(found(Quartic(20), 0, 800))
+    assert adapted.replicas.ladder[0] == 1 and (adapted.replicas.ladder.diff() > 0).all()
+
+
+def test_a_ladder_is_fixed_after_it_has_adapted():
+    replicas = Replicas(bdl.Exchange(adapt_steps=10), 8, theta(8, 30))
+    first = replicas.ladder.clone()
+    assert [step for step in range(12) if replicas.adapts(step)] == [5, 6, 7, 8, 9]
+    replicas.chance.fill_(1.0)
+    replicas.adapt()
+    assert replicas.ladder[-1] > first[-1]
+    replicas.adapt_until(20)
+    assert replicas.adapts(19) and not replicas.adapts(20)
+    given = Replicas(bdl.Exchange((1.0, 2.0), adapt_steps=10), 8, theta(8, 30))
+    given.adapt_until(20)
+    assert not any(map(given.adapts, range(30)))
+
+
+@pytest.mark.parametrize("chains, d, rungs, target", [
+    (10, 1000, 5, [0, 5]), (8, 1000, 4, [0, 4]), (7, 1000, 3, [0, 3, 6]), (3, 1000, 2, [0, 2]), (2, 1000, 2, [0]),
+    (40, 2, 3, [*range(0, 40, 3)]),
+])  # fmt: skip
+def test_any_number_of_chains_fills_a_ladder(chains: int, d: int, rungs: int, target: list[int]):
+    """Chains that do not fill their ladder are its first rungs. With few parameters HOTTEST bounds the rungs."""
+    replicas = Replicas(bdl.Exchange(), chains, theta(chains, d))
+    assert replicas.rungs == rungs and replicas.target == target
+    assert f"the first rung, {len(target)} of {chains} chains" in replicas.describe()
+
+
+def test_short_ladders_keep_their_law():
+    """The last of 1,024 ladders lacks its third rung."""
+    factor = LADDER.repeat(1024)[:3071]
+    start = GAUSSIAN.sample(3071, torch.Generator().manual_seed(3)) * factor.sqrt()[:, None]
+    exchange = bdl.Exchange(LADDER.tolist(), energy_var=0.0)
+    run = Chains(GAUSSIAN, bdl.BAOAB(0.1), start, lr=0.05, exchange=exchange)
+    for _ in range(100):
+        run.sampler.step(run.closure)
+    for rung in range(3):
+        u = GAUSSIAN.energy(run.theta)[rung::3] / LADDER[rung]
+        assert u.mean().item() == pytest.approx(1, abs=Z * u.std().item() / len(u) ** 0.5)
+
+
+def test_lr_falls_with_the_temperature_of_a_rung():
+    two = Two(bdl.SGLD(), exchange=bdl.Exchange((1.0, 4.0, 16.0), lr_power=0.5))
+    assert two.sampler.settings().lr.tolist() == pytest.approx([0.2, 0.1, 0.05] * 2)

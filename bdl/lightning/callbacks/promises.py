@@ -156,6 +156,8 @@ class Promises(SamplerCallback):
         samples = min(self.rule.count(int(self._total)), int(self._total) - later)
         every = (int(self._total) - later) // samples
         self._keep_by(EveryStep(int(self._total) - every * samples, every))
+        if self.sampler.replicas is not None:
+            self.sampler.replicas.adapt_until(self.rule.burn_in)
         self.say(f"tune: burn in {self.rule.burn_in:,} instead of {step:,}: {reason}")
         return True
 
