@@ -20,12 +20,13 @@ from bdl.run.build import build_net, nothing_to_tune
 from bdl.run.config import seconds_of
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
-from bdl.run.plan import SETTINGS, Compute, Plan, RunRequest, TuningRequest
+from bdl.run.plan import Compute, Plan, RunRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
 from bdl.run.run_data import RunData
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.stack_plan import StackPlan
+from bdl.run.tuning_request import SETTINGS, TuningRequest
 from bdl.samplers.weighting.base import AUTO
 from bdl.tune.budget import (
     FEWEST_RUN_STEPS,

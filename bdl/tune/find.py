@@ -27,7 +27,7 @@ from bdl.tune.choice import Choice, Tuning
 from bdl.tune.heat import HEAT_OF_BATCHES
 from bdl.tune.optimiser import batches_of_optimiser, choose_for_optimiser, is_optimiser
 from bdl.tune.prior import PRIORS_TRIED, choose_prior, prior_predictive, steps_to_act
-from bdl.tune.rehearse import Rehearsed, find_step
+from bdl.tune.rehearse import step_of
 from bdl.tune.sampler import ON_BATCHES
 from bdl.tune.score import Score
 from bdl.tune.search import Search
@@ -36,7 +36,7 @@ from bdl.tune.temperature import SHORTEST_RUN as SHORTEST_OF_T
 from bdl.tune.temperature import TEMPERATURES_TRIED as TEMPERATURES
 from bdl.tune.temperature import Temperatures, choose_temperature
 from bdl.tune.trial import Problem, Trial, TrialItems
-from bdl.tune.weighting import Explored, Explorer, in_trials, ratios_within_reach
+from bdl.tune.weighting import explore, in_trials
 from bdl.tune.work import trial_steps
 
 TUNED_NAMES = ("batch_size", "lr", "plain_lr", "lr_power", "swap_every", "friction", "burn_in", "prior")
@@ -123,12 +123,12 @@ def find_settings(
         choices.append(of_temperature := _temperature(search, prior, validation))
         search = replace(search, problem=replace(search.problem, temperature=of_temperature.value))
     if weighting.zeta == AUTO:
-        search, steps_found, found = _explore(search, prior, weighting, heat)
+        search, steps_found, found = explore(search, prior, weighting, heat)
         choices += found
     else:
         multiplier, rungs = _multiplier(search, prior, weighting), ladder.in_trials(exchange, stack.chains)
         search = replace(search, weighting=in_trials(weighting), multiplier=multiplier, exchange=rungs)
-        steps_found = _step(search, prior, heat)
+        steps_found = step_of(search, prior, heat)
     choices += steps_found.choices
     wanted = tuple(choice for choice in choices if search.wants(choice.name))
     seconds = time.perf_counter() - began
@@ -169,45 +169,6 @@ def _temperature(search: Search, prior: Prior, validation: TrialItems | None) ->
     if isinstance(trials, str):
         return Choice("temperature", TEMPERATURES[0], f"T stays, because {trials}")
     return choose_temperature(trials.scores, trials.reached)
-
-
-def _step(search: Search, prior: Prior, heat: float) -> Rehearsed:
-    """lr, friction and burn-in, where the sampler leaves them open."""
-    return find_step(search, prior, heat) if "lr" in search.tunable else Rehearsed(search.scaled_lr())
-
-
-def _explore(
-    search: Search, prior: Prior, weighting: Weighting, heat: float
-) -> tuple[Search, Rehearsed, tuple[Choice, ...]]:
-    """The settings of plain chains at T0, and the hottest T from which weights lead back; then lr is for it.
-
-    A temperature beside another target is kept, and zeta is found for it.
-    """
-    moves, target = search.problem.temperature, getattr(weighting, "target", None) or search.problem.temperature
-    search = replace(search, problem=replace(search.problem, temperature=target))
-    weights = sum(math.prod(shape) for shape in search.problem.shapes)
-    ratios = ratios_within_reach(weights) if moves == target else (moves / target,)
-    open_settings = any(search.wants(name) for name in ("lr", "friction", "burn_in"))
-    found = _step(search, prior, heat) if open_settings else Rehearsed(())
-    of = {choice.name: choice.value for choice in found.choices}
-    if not ratios:
-        explored = Explored.plain(f"{weights:,} weights leave no hotter T from which chains come back")
-    else:
-        lr = of.get("lr", search.fixed_lr)
-        explored = Explorer(search, prior, lr, of.get("friction"), weighting, ratios).find()  # type: ignore[arg-type]
-    search = replace(search, multiplier=explored.multiplier)
-    plain = found.choices if "lr" in of else (*found.choices, *search.scaled_lr())
-    adapted = tuple(_for_weighted(choice, search, explored) for choice in plain)
-    return search, replace(found, choices=adapted), explored.choices
-
-
-def _for_weighted(choice: Choice, search: Search, explored: Explored) -> Choice:
-    """A setting of plain chains as the weighted ones need it."""
-    if choice.name == "lr" and "plain_lr" not in search.given:
-        return search.over_multiplier(choice)
-    if choice.name == "burn_in" and explored.settled > choice.value:
-        return Choice("burn_in", explored.settled, f"psi needs as many steps; {choice.reason}")
-    return choice
 
 
 def _multiplier(search: Search, prior: Prior, weighting: Weighting) -> float:

@@ -34,6 +34,11 @@ class Rehearsed:
     noise_ratio: float | None = None
 
 
+def step_of(search: Search, prior: Prior, heat: float) -> Rehearsed:
+    """lr, friction and burn-in, where the sampler leaves them open."""
+    return find_step(search, prior, heat) if "lr" in search.tunable else Rehearsed(search.scaled_lr())
+
+
 def find_step(search: Search, prior: Prior, heat: float) -> Rehearsed:
     """lr, friction and burn-in, which a rehearsal has tried."""
     limits, times, every, batches, power = _limits(replace(search.cooled, weighting=Flat()), prior)

@@ -22,6 +22,7 @@ from bdl.samplers.weighting.histogram_weighting import HistogramWeighting
 from bdl.samplers.weighting.partition import HIGHEST, LOWEST, MARGIN
 from bdl.tune.burn_in import MOVES, movement
 from bdl.tune.choice import Choice
+from bdl.tune.rehearse import Rehearsed, step_of
 from bdl.tune.search import Search
 from bdl.tune.trial import Trial
 from bdl.tune.work import trial_steps
@@ -201,6 +202,40 @@ class Explorer:
         weights = toward.weights(late.T.to(h.psi), h, weighting.zeta)
         kish = float(weights.sum() ** 2 / weights.square().sum()) / weights.numel()
         return kish * math.exp(-((noise * toward.tilt) ** 2))
+
+
+def explore(
+    search: Search, prior: Prior, weighting: Weighting, heat: float
+) -> tuple[Search, Rehearsed, tuple[Choice, ...]]:
+    """The settings of plain chains at T0, and the hottest T from which weights lead back; then lr is for it.
+
+    A temperature beside another target is kept, and zeta is found for it.
+    """
+    moves, target = search.problem.temperature, getattr(weighting, "target", None) or search.problem.temperature
+    search = replace(search, problem=replace(search.problem, temperature=target))
+    weights = sum(math.prod(shape) for shape in search.problem.shapes)
+    ratios = ratios_within_reach(weights) if moves == target else (moves / target,)
+    open_settings = any(search.wants(name) for name in ("lr", "friction", "burn_in"))
+    found = step_of(search, prior, heat) if open_settings else Rehearsed(())
+    of = {choice.name: choice.value for choice in found.choices}
+    if not ratios:
+        explored = Explored.plain(f"{weights:,} weights leave no hotter T from which chains come back")
+    else:
+        lr = of.get("lr", search.fixed_lr)
+        explored = Explorer(search, prior, lr, of.get("friction"), weighting, ratios).find()  # type: ignore[arg-type]
+    search = replace(search, multiplier=explored.multiplier)
+    plain = found.choices if "lr" in of else (*found.choices, *search.scaled_lr())
+    adapted = tuple(_for_weighted(choice, search, explored) for choice in plain)
+    return search, replace(found, choices=adapted), explored.choices
+
+
+def _for_weighted(choice: Choice, search: Search, explored: Explored) -> Choice:
+    """A setting of plain chains as the weighted ones need it."""
+    if choice.name == "lr" and "plain_lr" not in search.given:
+        return search.over_multiplier(choice)
+    if choice.name == "burn_in" and explored.settled > choice.value:
+        return Choice("burn_in", explored.settled, f"psi needs as many steps; {choice.reason}")
+    return choice
 
 
 def in_trials(weighting: Weighting) -> Any:

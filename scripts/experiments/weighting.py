@@ -1,4 +1,4 @@
-"""Adaptive weighting with nothing set by hand, beside plain SGHMC at four temperatures.
+"""Plain SGHMC at four temperatures, and adaptive weighting while T falls.
 
 python scripts/experiment.py weighting --data DIR [--sets SET ...] [--methods METHOD ...] [--seeds 0 1] [--out DIR]
 python scripts/experiment.py weighting --data DIR --falling [--out DIR]
@@ -17,7 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,22 +41,18 @@ SPLIT = 1  # seed of the split of a table: not that of a published test set
 
 @dataclass(frozen=True)
 class Method:
-    """A sampler of `conf/sampler`, its temperature, and the weighting that it has by default."""
+    """A temperature of plain SGHMC."""
 
     label: str
     temperature: float = 1.0
-    weighting: Any = bdl.Flat()
-    sampler: str = "sghmc"
 
 
-AUTO = bdl.AdaptiveWeight(zeta="auto")
 METHODS = {
     "T = 1": Method("plain, T = 1"),
     **{f"T = {t}": Method(f"plain, T = {t}", t) for t in (0.3, 0.1, 0.03)},
-    "weighted": Method("weighted, zeta found", 1.0, AUTO, "awsghmc"),
 }
 
-SCORES = ("nll", "error", "multiplier")
+SCORES = ("nll", "error")
 SEEN = ("median", "largest", "last")  # multipliers
 
 
@@ -88,13 +84,13 @@ def measurer(name: str, folder: Path, seed: int) -> Callable[[Method], dict[str,
 def run(data: list[str], seed: int, method: Method) -> dict[str, Any]:
     """Scores of a whole run of `scripts/train.py`, its multiplier and its verdict."""
     overrides = [
-        f"sampler={method.sampler}", f"sampler.temperature={method.temperature}", "data=csv", *data,
+        "sampler=sghmc", f"sampler.temperature={method.temperature}", "data=csv", *data,
         f"data.split_seed={SPLIT}", f"chains={CHAINS}", "stacks=1", "processes=1", "logger=none",
     ]  # fmt: skip
     found = measure_run(overrides, seed)
     return {
         "nll": found["bma"]["nll"], "error": found["bma"]["rmse"], "start": found["start"]["nll"],
-        "multiplier": found.get("weighting/multiplier", 1.0), "temperature": method.temperature,
+        "temperature": method.temperature,
         "kinetic_temperature": found["kinetic_temperature"] / method.temperature, "verdict": found["verdict"],
         "core_seconds": found["core_seconds"],
     }  # fmt: skip
@@ -171,27 +167,26 @@ def measure(stack: Any, case: Any, seed: int, method: Method) -> dict[str, Any]:
     """Scores of the averages over the samples of all chains, for the held-out items, and the settings found."""
     began, prior = time.process_time(), bdl.Gaussian(1.0)
     tuning = bdl.find_settings(
-        stack, case.loss, case.train, weighting=method.weighting, temperature=method.temperature, steps=case.steps,
+        stack, case.loss, case.train, temperature=method.temperature, steps=case.steps,
         given={"prior": prior}, seed=seed,
     )  # fmt: skip
     found, n = tuning.settings, len(case.train[1])
-    weighting, burn_in = replace(method.weighting, **found.get("weighting", {})), found["burn_in"]
+    burn_in = found["burn_in"]
     problem = Problem(stack, case.loss, case.train, n, min(found["batch_size"], n), method.temperature, seed)
-    trial = Trial(problem, bdl.SGHMC(found["friction"]), prior, found["lr"], "run", weighting=weighting)
+    trial = Trial(problem, bdl.SGHMC(found["friction"]), prior, found["lr"], "run")
     trial.run_stably(burn_in)
-    score, sums, multipliers = Score(case.held_out), [], []
+    score, sums = Score(case.held_out), []
 
     def watch(trial: Trial) -> None:
         score(trial)
         sums.append(trial.predictions(case.held_out[0]).mean(0))
-        multipliers.append(trial.sampler.multiplier.mean())
 
     trial.run_stably(case.steps - burn_in, watch, max(1, (case.steps - burn_in) // KEPT))
     wrong = torch.stack(sums).mean(0).view(len(case.held_out[1]), -1).argmax(1) != case.held_out[1]
     return {
         "nll": float(score.nll.mean()), "error": float(wrong.double().mean()),
-        "multiplier": float(torch.stack(multipliers).mean()), "temperature": method.temperature,
-        "choices": [str(c) for c in tuning.choices], "core_seconds": round(time.process_time() - began, 1),
+        "temperature": method.temperature, "choices": [str(c) for c in tuning.choices],
+        "core_seconds": round(time.process_time() - began, 1),
     }  # fmt: skip
 
 
@@ -230,7 +225,7 @@ def advance(trial: Trial, progress: float, t: float, name: str) -> Tensor:
 
 
 def means(cells: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """By set and method: means over the seeds with which all methods ran. "best" is the best of the plain ones."""
+    """By set and method: means over the seeds with which all methods ran. "best" is the best of them."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for name in SETS:
         runs = {m: {c["seed"]: c for c in cells if (c["set"], c["method"]) == (name, m)} for m in METHODS}
@@ -241,7 +236,7 @@ def means(cells: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
             m: {k: statistics.mean(by_seed[seed][k] for seed in seeds) for k in SCORES} | {"seeds": len(seeds)}
             for m, by_seed in runs.items()
         }
-        best = min((m for m in METHODS if METHODS[m].weighting == bdl.Flat()), key=lambda m: of_set[m]["nll"])
+        best = min(METHODS, key=lambda m: of_set[m]["nll"])
         found[name] = of_set | {"best": {"method": best, **of_set[best]}}
     return found
 
@@ -252,9 +247,8 @@ def table(record: dict[str, Any]) -> str:
     rows = []
     for name, of_set in record["means"].items():
         scores = [f"{of_set[m]['nll']:.3f} / {of_set[m]['error']:.3f}" for m in METHODS]
-        weighted = of_set["weighted"]
-        rows.append([f"{name}, {weighted['seeds']}", *scores, f"{weighted['multiplier']:.2f}"])
-    parts = [f"{where}\n", markdown(["set, seeds", *(m.label for m in METHODS.values()), "multiplier"], rows)]
+        rows.append([f"{name}, {of_set['best']['seeds']}", *scores])
+    parts = [f"{where}\n", markdown(["set, seeds", *(m.label for m in METHODS.values())], rows)]
     if falling := record.get("falling"):
         rows = [
             [r["weighting"], "falls" if r["falls"] else "constant", *(f"{r[k]:.3f}" for k in SEEN)] for r in falling

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.tuning`.
+"""Tests of `bdl.run.tuning` and `.tuning_request`.
 
 tune=auto and budget from the command line: what is found is recorded, reused, and kept out of the hash.
 """
@@ -20,8 +20,9 @@ from bdl.run import train, tuning
 from bdl.run.build import build_stack
 from bdl.run.config import config_hash, fill_in, seconds_of
 from bdl.run.directory import RunDirectory
-from bdl.run.plan import RunRequest, given_names
+from bdl.run.plan import RunRequest
 from bdl.run.processes import SINGLE
+from bdl.run.tuning_request import given_names
 from bdl.tune.choice import Choice, Tuning
 
 AIRFOIL = Path(bdl.__file__).parent / "data" / "files" / "airfoil.csv"
