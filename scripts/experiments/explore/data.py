@@ -7,8 +7,8 @@ import torch
 from tools.results import RESULTS
 from torch import Tensor
 
-import bdl
 from bdl.data import LandsatDataModule, read_table
+from bdl.disk.files import write_atomically
 
 FOLDER = RESULTS / "explore"
 TRAIN, TEST = 200, 60  # rows
@@ -21,7 +21,7 @@ def make() -> None:
     write("table", *digits())
     x, y, first = landsat()
     write("block", x, y)
-    bdl.disk.files.write_atomically(FOLDER / "block.safetensors", first)
+    write_atomically(FOLDER / "block.safetensors", first)
 
 
 def items(name: str) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -36,7 +36,7 @@ def write(name: str, x: np.ndarray, y: np.ndarray) -> None:
     split = ["train"] * TRAIN + ["test"] * TEST
     lines = [",".join([*(f"x{i}" for i in range(x.shape[1])), "y", "split"])]
     lines += [",".join([*(f"{v:.4g}" for v in x[r]), f"c{y[r]}", s]) for r, s in zip(rows, split, strict=True)]
-    bdl.disk.files.write_atomically(FOLDER / f"{name}.csv", ("\n".join(lines) + "\n").encode())
+    write_atomically(FOLDER / f"{name}.csv", ("\n".join(lines) + "\n").encode())
 
 
 def head() -> tuple[np.ndarray, np.ndarray]:
