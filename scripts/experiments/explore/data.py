@@ -7,6 +7,7 @@ import torch
 from tools.results import RESULTS
 from torch import Tensor
 
+import bdl
 from bdl.data import LandsatDataModule, read_table
 from bdl.disk.files import write_atomically
 
