@@ -36,14 +36,14 @@ def summarise(problems: dict[str, Any], cells: list[dict[str, Any]], out: Path) 
 
 
 def means(cells: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By method: mean and standard error of every number over the seeds, and the TV of modes by seed."""
+    """By method: mean and standard error of every number over the seeds, and the TV of predictions by seed."""
     found = {}
     for method in METHODS:
         runs = [c for c in cells if c["method"] == method]
         whole = [c for c in runs if "mode_tv" in c]
         if whole:
             numbers = {k: statistics.mean(c[k] for c in whole) for k in KEYS}
-            by_seed = {str(c["seed"]): c["mode_tv"] for c in whole}
+            by_seed = {str(c["seed"]): c["tv"] for c in whole}
             errors = {f"{k} error": sem([c[k] for c in whole]) for k in ("mode_tv", "tv", "nll")}
             found[method] = numbers | errors | {
                 "candidate": whole[0]["candidate"], "runs": len(whole), "diverged": len(runs) - len(whole),
@@ -57,7 +57,7 @@ def sem(values: list[float]) -> float:
 
 
 def gain(methods: dict[str, Any], method: str, over: str = "plain") -> float:
-    """By how many standard errors the TV of modes is smaller than that of another method, paired by seed."""
+    """By how many standard errors the TV of predictions is smaller than that of another method, paired by seed."""
     if method == over or over not in methods:
         return 0.0
     a, b = methods[over]["by_seed"], methods[method]["by_seed"]
@@ -67,10 +67,10 @@ def gain(methods: dict[str, Any], method: str, over: str = "plain") -> float:
 
 
 def ranked(methods: dict[str, Any]) -> list[str]:
-    """The method with the smallest mean TV of modes, and those that are not clearly worse."""
+    """The method with the smallest mean TV of predictions, and those that are not clearly worse."""
     if not methods:
         return []
-    first = min(methods, key=lambda m: methods[m]["mode_tv"])
+    first = min(methods, key=lambda m: methods[m]["tv"])
     return [first, *(m for m in methods if m != first and gain(methods, first, m) <= CLEAR)]
 
 
@@ -78,7 +78,7 @@ def table(record: dict[str, Any]) -> str:
     """A table for each problem, the nearest method first."""
     parts = [
         f"{origin(record)}. Means over the seeds; {record['core_seconds']:,.0f} core-seconds in all.\n",
-        "![How far the probabilities of modes are from the reference's, by method](explore.png)\n",
+        "![How far predictions are from the reference's, by method](explore.png)\n",
     ]
     for problem in record["problems"].values():
         known = problem["reference"]
@@ -90,7 +90,7 @@ def table(record: dict[str, Any]) -> str:
             f"{between['tv']:.4f}.\n"
         )
         methods = problem["methods"]
-        order = sorted(methods, key=lambda m: methods[m]["mode_tv"])
+        order = sorted(methods, key=lambda m: methods[m]["tv"])
         parts.append(markdown(HEAD, [row(METHODS[m].title, methods[m]) for m in order]))
     return "\n".join(parts)
 
@@ -110,17 +110,17 @@ BEST, REST, NAMES = "#1f6fb4", "#b8b8b8", "#333333"
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """A panel for each problem: the TV of modes by method, best in colour."""
+    """A panel for each problem: the TV of predictions by method, best in colour."""
     problems = [p for p in record["problems"].values() if p["methods"]]
     if not problems:
         return
     with matplotlib.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure((4.1 * len(problems), 4.2), layout="constrained")
-        for ax, problem in zip(figure.subplots(1, len(problems), squeeze=False)[0], problems, strict=True):
+        rows = -(-len(problems) // 2)
+        figure = Figure((10.5, 3.4 * rows + 0.6), layout="constrained")
+        for ax, problem in zip(figure.subplots(rows, 2, squeeze=False).flat, problems, strict=False):
             panel(ax, problem)
-        figure.suptitle(
-            "Error of the probabilities of modes, at equal gradients (shorter is better)", fontweight="bold"
-        )
+        words = "shorter is better, blue is best; dotted: two references differ by so much"
+        figure.suptitle(f"Error of predictions at equal gradients\n{words}", fontweight="bold")
         figure.savefig(path, dpi=110)
 
 
@@ -129,14 +129,13 @@ def panel(ax: Axes, problem: dict[str, Any]) -> None:
     order = [m for m in reversed(METHODS) if m in methods]
     for place, m in enumerate(order):
         colour = BEST if m in best else REST
-        ax.barh(place, methods[m]["mode_tv"], color=colour, height=0.7)
+        ax.barh(place, methods[m]["tv"], color=colour, height=0.7)
         ax.plot(list(methods[m]["by_seed"].values()), [place] * methods[m]["runs"], "|", color="#444444", ms=9)
-    ax.axvline(problem["reference"]["between"]["mode_tv"], color="#444444", lw=1.2, ls=":")
+    ax.axvline(problem["reference"]["between"]["tv"], color="#444444", lw=1.2, ls=":")
     ax.set_yticks(range(len(order)), [METHODS[m].title for m in order])
     for words, m in zip(ax.get_yticklabels(), order, strict=True):
         words.set_color(BEST if m in best else NAMES)
         words.set_fontweight("bold" if m in best else "normal")
     ax.set_xlim(0, max(1e-3, *(max(methods[m]["by_seed"].values()) for m in order)) * 1.05)
-    title = problem["title"].replace(": ", ":\n")
-    ax.set_title(f"{title}\n{problem['dim']} parameters", loc="left", fontsize=11)
-    ax.set_xlabel("total variation to the reference")
+    ax.set_title(f"{problem['title'].partition(':')[0]}, {problem['dim']} weights", loc="right", fontsize=11)
+    ax.set_xlabel("distance to the reference (total variation)")
