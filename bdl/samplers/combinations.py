@@ -42,11 +42,6 @@ def refuse_combinations(
     if on_divergence != "stop" and (kernel or exchange is not None or (chains or 1) < 2):
         why = name if kernel else "replica exchange" if exchange is not None else "a single chain"
         raise ConfigError(f"on_divergence={on_divergence} needs a stack of chains that do not interact, and not {why}")
-    if weighting.zeta == AUTO:
-        raise ConfigError(
-            'zeta="auto" is found before a sampler is made, by tune=auto on the command line or by '
-            "bdl.find_settings(weighting=...) in Python: do that, or give a number such as 1, which changes little"
-        )
     if exchange is not None and weighting.needs_energy:
         raise ConfigError(f"replica exchange swaps by exp(-U/T) and {weighted_by} changes that: use Flat")
     if dynamics.variational and (exchange is not None or weighting.needs_energy):
@@ -55,6 +50,11 @@ def refuse_combinations(
         raise ConfigError(f"{name} only optimises, so replicas have nothing to exchange: leave exchange null")
     if kernel:
         _refuse_beside_kernel(name, weighting, clip)
+    if weighting.zeta == AUTO:
+        raise ConfigError(
+            'zeta="auto" is found before a sampler is made, by tune=auto on the command line or by '
+            "bdl.find_settings(weighting=...) in Python: do that, or give a number such as 1, which changes little"
+        )
 
 
 def _refuse_beside_kernel(name: str, weighting: Weighting, clip: Clip | None) -> None:

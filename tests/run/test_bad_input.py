@@ -33,7 +33,7 @@ BAD = {
     "fold": ("data.fold=1", "data.fold must be from 0 to 1 / data.val_fraction - 1, got 1 with data.val_fraction 0.0"),
     "one chain": ("sampler=resghmc; chains=1", "replica exchange needs chains to exchange, got 1"),
     "rungs": ("sampler=resghmc; sampler.exchange.rungs=1", "rungs is a number of at least 2 beside ladder=auto, got 1"),
-    "weighted swaps": ("sampler=awsghmc; sampler/exchange=ladder; chains=4", "AdaptiveWeight changes that"),
+    "weighted swaps": ("sampler=awsghmc; sampler/exchange=ladder; sampler.weighting.zeta=1", "AdaptiveWeight changes that"),
     "weighted kernel": ("sampler=hmc; sampler/weighting=contour", "HMC moves by the energies of exp(-U/T)"),
     "mini-batches": ("sampler=mala; data.batch_size=100", "MALA needs all the data in every batch, got batch_size"),
     "devices": ("trainer=ddp; trainer.devices=4000", "trainer.devices=4000, but this machine has"),
@@ -101,7 +101,8 @@ def test_bad_input_about_images_gets_one_line_and_leaves_nothing(script, tmp_pat
 
 
 def test_bins_that_miss_the_energies_are_refused(script, tmp_path):
-    bins = ("sampler=awsghmc", "sampler.weighting.low=1e6", "sampler.weighting.high=2e6", "trainer.max_steps=1200")
+    weighting = [f"sampler.weighting.{key}" for key in ("zeta=1", "low=1e6", "high=2e6")]
+    bins = ("sampler=awsghmc", *weighting, "trainer.max_steps=1200")
     error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *(TINY[:2] + TINY[3:]), *bins))
     assert "bins miss the energies: low = 1e+06, high = 2e+06" in error
     assert not (tmp_path / "metrics.json").exists()

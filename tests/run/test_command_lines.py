@@ -117,7 +117,8 @@ WRONG: dict[str, dict[str, str]] = {
         "sampler.weighting.units": "feet 1",
         "sampler.weighting.rate.scale": "-1 large true nan inf",
         "sampler.weighting.rate.power": "-1 large nan",
-        "sampler.weighting.shared": "1 perhaps null",
+        "sampler.weighting.shared": "1 perhaps",
+        "sampler.weighting.target": "0 -1 cold inf nan true",
         "sampler.weighting.energy": "kinetic 1",
         "sampler.weighting.refresh": "0 -1 1.5",
         "sampler.weighting.pilot": "0 -1 1.5 long 1e30",
@@ -226,6 +227,7 @@ def test_a_bad_value_or_key_is_named(groups, key, value):
     assert section in message and name in message and "\n" not in message, message
 
 
+ZETA_GIVEN = "sampler=awsghmc sampler.weighting.zeta=1"
 PHRASES = [
     ("sampler.lr=0", "sampler.lr must be a number > 0, got 0"),
     ("sampler.lr=-0.1", "sampler.lr must be a number > 0, got -0.1"),
@@ -234,9 +236,9 @@ PHRASES = [
     ("sampler.dynamics.friction=2", "friction must be in (0, 1], got 2"),
     ("chains=0", "chains must be a whole number from 1 to 100,000, got 0"),
     ("sampler=awsghmc; sampler.weighting.bins=1", "bins must be a whole number from 2 to 1,000,000, got 1"),
-    ("sampler=awsghmc sampler.weighting.low=5; sampler.weighting.high=4", "low must be below high, got low = 5"),
-    ("sampler=awsghmc; sampler.weighting.low=5M", 'low must be an energy in nats, a quantile such as "0.1%"'),
-    ("sampler=awsghmc; sampler.weighting.edges=[1,3,2]", "edges must be at least three energies in ascending order"),
+    (f"{ZETA_GIVEN} sampler.weighting.low=5; sampler.weighting.high=4", "low must be below high, got low = 5"),
+    (f"{ZETA_GIVEN}; sampler.weighting.low=5M", 'low must be an energy in nats, a quantile such as "0.1%"'),
+    (f"{ZETA_GIVEN}; sampler.weighting.edges=[1,3,2]", "edges must be at least three energies in ascending order"),
     ("sampler=awsghmc; sampler.weighting.form=steep", 'form must be "slides", "code" or "full", got'),
     ("sampler=awsghmc; sampler.weighting.zeta=1e12", "zeta must be between 0 and 1e+09, got"),
     ("sampler.prior.precision=-1", "precision must be >= 0, got -1"),
@@ -267,8 +269,8 @@ PHRASES = [
     ("trainer.precision=16-mixed", 'precision must be "auto", "32-true", "bf16-mixed" or "64-true", got'),
     ("sampler=hmc; sampler.dynamics.leapfrog=2.5", "leapfrog must be a whole number from 1 to 1,000,000, got 2.5"),
     ("sampler=hmc; sampler.dynamics.leapfrog=2.0", "leapfrog must be a whole number from 1 to 1,000,000, got 2.0"),
-    ("sampler=awsghmc; sampler.weighting.shared=perhaps", "sampler.weighting.shared must be true or false, got"),
-    ("sampler=awsghmc; sampler.weighting.shared=1", "sampler.weighting.shared must be true or false, got 1"),
+    ("sampler=awsghmc; sampler.weighting.shared=perhaps", "shared must be true, false or null, got"),
+    ("sampler=awsghmc; sampler.weighting.shared=1", "shared must be true, false or null, got 1"),
     ("schedule=cosine; schedule.lr.final=low", "schedule.lr.final must be a number, got 'low'"),
     ("model.sizes=[36,many,6]", "a list of whole numbers from 1 to 1,000,000 or null, got [36, 'many', 6]"),
     ("sampler.dynamics=sgld", "sampler.dynamics must be built by a _target_ ("),
@@ -330,7 +332,7 @@ def test_a_refused_command_leaves_nothing(script, tmp_path, monkeypatch, overrid
         ("verify", "+repair=true", "repair"),
         ("verify", "trust=mine", "trust"),
         ("predict", "output=3", "output"),
-        ("predict", "+weights=uniform", "weights"),
+        ("predict", "weights=heavy", "weights"),
         ("llc", "localization=0", "localization"),
         ("llc", "temperature=cold", "temperature"),
         ("llc", "+step=3", "step"),

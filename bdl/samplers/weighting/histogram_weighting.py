@@ -76,6 +76,8 @@ class HistogramWeighting(Weighting):
         if self.pilot < RECENT:
             raise ConfigError(f"pilot must be at least {RECENT} steps, got {self.pilot}")
         check_target(self.target, self.units)
+        if self.shared is not None and not isinstance(self.shared, bool):
+            raise ConfigError(f"shared must be true, false or null, got {self.shared!r}")
         self._check_bounds()
 
     def _check_bounds(self) -> None:
