@@ -125,10 +125,11 @@ def _measured_facts(request: ReportRequest, summary: Summary) -> dict[str, str]:
 def facts_of_samples(posterior: bdl.Posterior, summary: Summary) -> dict[str, str]:
     """What every report says of the samples."""
     count = f"{posterior.samples:,} of {posterior.chains} chains"
+    moves = summary.metrics.get("temperature/moves")
     return {
         "samples": count,
         **diverged_fact(posterior),
-        "T": f"{summary.metrics['temperature']:g}",
+        "T": f"{summary.metrics['temperature']:g}" + ("" if moves is None else f"; the chains move at T = {moves:g}"),
         **({} if posterior.stacking is None else {"weights of chains": posterior.stacking.words}),
         **calibration_fact(summary),
     }

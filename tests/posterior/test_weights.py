@@ -159,3 +159,34 @@ def test_without_full_energies_the_bias_of_weights_is_unknown(tmp_path):
     run = settled_run(tmp_path, 80, EveryStep(50, 3), collect={"full_energy": False})
     weights = bdl.Posterior.load(run, toys.plain()).weights("importance")
     assert weights.biased is None and "full_energy=true" in weights.note
+
+
+@pytest.fixture(scope="module")
+def cooled(tmp_path_factory):
+    """A run at T = 1 whose weights lead to T0 = 0.95."""
+    return settled_run(tmp_path_factory.mktemp("cooled"), 120, EveryStep(60, 10), target=0.95)
+
+
+def test_weights_to_a_target_hold_what_its_temperature_asks(cooled):
+    """zeta log psi(U) - U (1/T0 - 1/T), in one normalisation, as the chains share psi; noise of U costs samples."""
+    posterior = bdl.Posterior.load(cooled, toys.plain())
+    saved, records = SampleStore(cooled).weighting(0)[0], posterior.records[:-1]
+    assert saved["target"].unique().tolist() == [0.95] and len(saved["edges"]) == 1
+    centres, tilt = (saved["edges"][0, 1:] + saved["edges"][0, :-1]) / 2, 1 / 0.95 - 1
+    u = np.array([r.energy_batch for r in records])
+    logs = 2.0 * np.interp(u, centres, saved["log_psi"][0]) - u * tilt
+    expected = np.exp(logs - logs.max())
+    weights = posterior.weights("importance")
+    of_samples = np.array([[weights.by_key[c, r.step] for c in range(2)] for r in records])
+    assert of_samples == pytest.approx(2 * expected / expected.sum(), rel=1e-6)
+    error = (u - np.array([r.energy_full for r in records])).std(ddof=1)
+    kish = of_samples.sum() ** 2 / (of_samples**2).sum()
+    assert weights.ess == pytest.approx(kish * math.exp(-((error * tilt) ** 2)))
+
+
+def test_predictions_are_those_of_the_target(cooled):
+    posterior = bdl.Posterior.load(cooled, toys.plain())
+    assert posterior.kind == "importance" and posterior.target_temperature == 0.95
+    torch.testing.assert_close(posterior.predict(X).probs, posterior.predict(X, "importance").probs)
+    assert not torch.equal(posterior.predict(X).probs, posterior.predict(X, "uniform").probs)
+    assert "T = 0.95" in str(posterior)

@@ -117,7 +117,7 @@ def page(data: ReportData) -> str:
     seen_in |= {"Predictions": IN_PREDICTIONS} if splits else {}
     numbers = {k: f"{v:,.5g}" for k, v in m.items() if not SCORE.fullmatch(k)}
     steps = next_steps(judged, judged.metrics, data.command, max(data.kept_steps, default=0))
-    worse = worse_than_start(m)
+    worse = worse_than_start(judged.metrics)
     given = {
         **({"Predictions": splits} if worse else {}),  # first, because they are what is wrong
         "Next steps": steps, "Checks": True, "What was sampled": data.facts, "Predictions": splits,
@@ -133,7 +133,7 @@ def page(data: ReportData) -> str:
         marks=MARKS,
         verdict=judged,
         open_points=[c.name for level in ("bad", "look") for c in judged.checks if c.level == level],
-        result=_in_short(m, data.values.units if data.values else Units()),
+        result=_in_short(judged.metrics, data.values.units if data.values else Units()),
         splits=splits,
         scores=list(score_headings(m).values()),
         of_numbers=score_headings(m) is VALUE_SCORES,
