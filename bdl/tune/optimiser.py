@@ -45,11 +45,11 @@ def choose_for_optimiser(
     held_out: TrialItems,
     steps: int,
 ) -> tuple[Choice, ...]:
-    """The lr, unless it is given, and zeta where a weighting asks for one. steps: of the run.
+    """The lr, unless it is given, and no weighting where its zeta is to be found. steps: of the run.
 
     Raises ConfigError without a given prior.
     """
-    no_zeta = Choice("weighting", {"zeta": 1.0}, "zeta stays 1, because an optimiser has no distribution to weight")
+    no_zeta = Choice("weighting", "flat", "without weighting, because an optimiser has no distribution to weight")
     of_weighting = (no_zeta,) if weighting.zeta == AUTO else ()
     if "lr" in given:
         return of_weighting

@@ -20,6 +20,7 @@ from bdl.run.config import register_resolvers
 from bdl.run.directory import RunDirectory
 from bdl.run.plan import Plan, RunRequest
 
+WEIGHTED = ("sampler=awsghmc", "sampler.weighting.zeta=300", "sampler.temperature=0.25", "sampler.lr=0.05")
 TINY = (
     "logger=none", "chains=2", "trainer.max_steps=12", "model.sizes=[36,6]", "collect.keep.burn_in=5",
     "collect.keep.every=2",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from running import TINY, sampled, whole
+from running import TINY, WEIGHTED, sampled, whole
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,7 +23,7 @@ def run(tmp_path_factory):
 def weighted(tmp_path_factory):
     """The same with adaptive weighting."""
     folder = tmp_path_factory.mktemp("weighted") / "a"
-    whole(folder, "sampler=awsghmc")
+    whole(folder, *WEIGHTED)
     return folder
 
 

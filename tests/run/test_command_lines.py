@@ -332,7 +332,7 @@ def test_a_refused_command_leaves_nothing(script, tmp_path, monkeypatch, overrid
         ("verify", "+repair=true", "repair"),
         ("verify", "trust=mine", "trust"),
         ("predict", "output=3", "output"),
-        ("predict", "weights=heavy", "weights"),
+        ("predict", "+mode=3", "mode"),
         ("llc", "localization=0", "localization"),
         ("llc", "temperature=cold", "temperature"),
         ("llc", "+step=3", "step"),

@@ -63,7 +63,7 @@ def test_the_walk_sees_the_arguments():
     """The walk itself works: it finds arguments in nested nodes, and both kinds of default."""
     seen = {(t, k): v for path in FILES for t, k, v in literals(OmegaConf.load(path))}
     assert seen["bdl.RobbinsMonro", "power"] == default("bdl.RobbinsMonro", "power") == 0.75
-    assert seen["bdl.schedules.Cosine", "final"] == 0.001 != default("bdl.schedules.Cosine", "final")
+    assert seen["bdl.schedules.Polynomial", "floor"] == 0.001 != default("bdl.schedules.Polynomial", "floor")
     assert len(seen) > 80
 
 
@@ -72,7 +72,9 @@ def test_only_landsat_has_the_values_tuned_on_it():
     with_values = {p.name: OmegaConf.load(p).tuned for p in CONF.rglob("*.yaml") if "tuned" in OmegaConf.load(p)}
     assert with_values.pop("dropout.yaml") == {"dropout": 0.1}  # a usual rate, tuned on nothing
     assert with_values.pop("scaled.yaml") == {"val_fraction": 0.1}  # the temperature is fitted there
-    assert with_values.pop("csv.yaml") == {"chains": 10}
+    assert with_values.pop("csv.yaml") == {"chains": 10, "weights": "auto"}
+    for name in ("awsghmc.yaml", "awsgld.yaml"):
+        assert with_values.pop(name) == {"batch_size": "auto"}  # unless a data set has one for them
     assert with_values.pop("text.yaml") == {"chains": 4}
     assert with_values.pop("cchmc.yaml") == {"replacement": True}  # which its noise assumes
     langevin = with_values.pop("langevin.yaml")

@@ -158,7 +158,8 @@ def test_zeta_alone_is_found_where_the_data_have_settings():
     tuning_request = planned("run_dir=x", "sampler=awsgnht").tuning
     assert tuning_request is not None and tuning_request.auto and tuning_request.weighting_alone
     assert tuning_request.promise({}, "auto").may_move is None
-    assert planned("run_dir=x", "sampler=awsghmc").tuning is None  # Landsat has a zeta for it
+    liang = planned("run_dir=x", "experiment=landsat/liang", "sampler=awsghmc")
+    assert liang.tuning is None  # it has a zeta
     with pytest.raises(bdl.ConfigError, match="and tune=false finds nothing: give a number, such as 1"):
         _ = planned("run_dir=x", "sampler=awsgnht", "tune=false")
 
@@ -170,10 +171,10 @@ def test_zeta_alone_is_found_where_the_data_have_settings():
         (["sampler.temperature=0", "sampler.lr=0.01"], "an optimiser has no distribution to weight"),
     ],
 )
-def test_zeta_is_1_where_no_trial_can_find_it(overrides, reason, table, tmp_path, capsys):
+def test_without_trials_chains_are_not_weighted(overrides, reason, table, tmp_path, capsys):
     untrained = [option for option in weighted(table) if not option.startswith("start.")]
     plan = tuning.tuned(asked(f"run_dir={tmp_path}", *untrained, "~start", *overrides), SINGLE)
-    assert plan.found["settings"]["sampler.weighting.zeta"] == 1.0
+    assert plan.found["settings"]["sampler.weighting"] == {"_target_": "bdl.Flat"}
     assert reason in capsys.readouterr().out
 
 

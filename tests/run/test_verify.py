@@ -11,7 +11,7 @@ import pytest
 from composing import compose
 from manifests import rewrite
 from omegaconf import OmegaConf
-from running import TINY, refusal, sampled, samples
+from running import TINY, WEIGHTED, refusal, sampled, samples
 
 import bdl
 from bdl.disk.manifest import Manifest
@@ -138,7 +138,7 @@ def test_the_same_command_mends_what_it_can(script, copy, run):
     leftover = copy / "samples" / ".writing-elsewhere-1-x"
     leftover.write_text("")
     (copy / "metrics.json").unlink()
-    assert script("train", f"hydra.run.dir={copy}", "trainer=debug", *TINY, "sampler=awsghmc")[0] == 0
+    assert script("train", f"hydra.run.dir={copy}", "trainer=debug", *TINY, *WEIGHTED)[0] == 0
     assert not leftover.exists() and bad(copy) == {} and samples(copy) == samples(run)
     assert (copy / "metrics.json").read_bytes() == (run / "metrics.json").read_bytes()
 
