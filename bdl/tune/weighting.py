@@ -223,6 +223,11 @@ def explore(
     else:
         lr = of.get("lr", search.fixed_lr)
         explored = Explorer(search, prior, lr, of.get("friction"), weighting, ratios).find()  # type: ignore[arg-type]
+    if (
+        moves != target and explored.choices[0].value == PLAIN
+    ):  # plain chains at the T that was given miss the posterior
+        back = Choice("temperature", target, f"that of the posterior, since chains at {moves:.3g} lead nowhere")
+        explored = replace(explored, choices=(back, *explored.choices))
     search = replace(search, multiplier=explored.multiplier)
     plain = found.choices if "lr" in of else (*found.choices, *search.scaled_lr())
     adapted = tuple(_for_weighted(choice, search, explored) for choice in plain)

@@ -119,6 +119,13 @@ def test_short_runs_move_plainly(linear):
     assert str(choice).endswith("because trials of 20 steps are too short to look for a hotter T")
 
 
+def test_plain_chains_are_at_the_target(linear):
+    """A run at T = 3 for a posterior at T0 = 1.5 that is too short for trials moves at 1.5."""
+    auto, given = bdl.AdaptiveWeight(zeta="auto", target=1.5), {"prior": bdl.Gaussian()}
+    found = bdl.find_settings(*linear, weighting=auto, temperature=3.0, steps=400, given=given).settings
+    assert found["weighting"] == "flat" and found["temperature"] == 1.5
+
+
 def test_a_temperature_beside_another_target_is_kept(linear):
     """Chains at T = 3 for a posterior at T0 = 1.5: zeta is found for these two."""
     stack, loss, items = linear
