@@ -225,7 +225,7 @@ def explore(
         explored = Explorer(search, prior, lr, of.get("friction"), weighting, ratios).find()  # type: ignore[arg-type]
     if (
         moves != target and explored.choices[0].value == PLAIN
-    ):  # plain chains at the T that was given miss the posterior
+    ):  # plain chains at the given T would miss it
         back = Choice("temperature", target, f"that of the posterior, since chains at {moves:.3g} lead nowhere")
         explored = replace(explored, choices=(back, *explored.choices))
     search = replace(search, multiplier=explored.multiplier)
