@@ -223,9 +223,7 @@ def explore(
     else:
         lr = of.get("lr", search.fixed_lr)
         explored = Explorer(search, prior, lr, of.get("friction"), weighting, ratios).find()  # type: ignore[arg-type]
-    if (
-        moves != target and explored.choices[0].value == PLAIN
-    ):  # plain chains at the given T would miss it
+    if moves != target and explored.choices[0].value == PLAIN:  # plain chains at the given T would miss it
         back = Choice("temperature", target, f"that of the posterior, since chains at {moves:.3g} lead nowhere")
         explored = replace(explored, choices=(back, *explored.choices))
     search = replace(search, multiplier=explored.multiplier)
