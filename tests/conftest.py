@@ -36,7 +36,9 @@ def pytest_configure(config):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all-faults", action="store_true", help="every fault, and every sampler on all data, not a choice of them")
+    parser.addoption(
+        "--all-faults", action="store_true", help="every fault, and every sampler on all data, not a choice of them"
+    )
 
 
 @pytest.fixture(scope="session")
