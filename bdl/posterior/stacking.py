@@ -125,6 +125,11 @@ def fit_stacking(labelled: LabelledOutputs, used: Mapping[tuple[int, int], float
         each = [leave_one_out(logs) for logs in of_chain]
         log_p = np.array([logs for logs, _ in each])
         unreliable = float(np.mean([k > UNRELIABLE for _, k in each]))
+    if not np.isfinite(log_p).all():
+        raise ConfigError(
+            "weights=stacking needs densities of all rows, and some are not finite: chains that have not moved have no "
+            "leave-one-out estimates; take longer, or hold out validation rows (data.val_fraction=0.2)"
+        )
     gains = judged_gains(log_p)
     error = float(gains.std(ddof=1) / math.sqrt(len(gains))) if len(gains) > 1 else math.nan
     step = max(step for _, step in used)

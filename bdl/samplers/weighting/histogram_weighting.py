@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -65,12 +66,12 @@ class HistogramWeighting(Weighting):
             raise ConfigError(f"bins must be at least 2, got {self.bins}")
         if self.zeta == AUTO:
             self._check_auto()
-        elif not 0 <= float(self.zeta) <= MOST_ZETA:
+        elif isinstance(self.zeta, bool) or not isinstance(self.zeta, Real) or not 0 <= self.zeta <= MOST_ZETA:
             raise ConfigError(
-                f"zeta must be between 0 and {MOST_ZETA:g}, got {self.zeta}: the gradient's multiplier grows with it"
+                f"zeta must be between 0 and {MOST_ZETA:g}, got {self.zeta!r}: the gradient's multiplier grows with it"
             )
-        if self.refresh < 1:
-            raise ConfigError(f"refresh must be at least 1 step, got {self.refresh}")
+        if self.refresh < 1 or self.refresh % 1:
+            raise ConfigError(f"refresh must be at least 1 step, a whole number, got {self.refresh}")
         if self.energy == "control" and self.refresh == 1:
             raise ConfigError('energy="control" with refresh = 1 finds the full energy at every step: set refresh > 1')
         if self.pilot < RECENT:
