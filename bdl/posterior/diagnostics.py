@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdl.posterior.modes import modes_seen
+from bdl.posterior.modes import MIN_DRAWS, modes_seen
 from bdl.posterior.stationarity import stationarity
 
-MIN_DRAWS = 4  # split R-hat takes the variance of half chains, and a half needs two draws
 MOST_ITEMS = 0.9  # the share of the items that "most items" stands for
 TRACE_BATCHES = 10  # batches of draws in a chain
 MIN_BATCHES = 8  # batches in all chains: with 7 degrees of freedom an error is known to a quarter

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-MIN_DRAWS = 4  # with fewer, R-hat is not known either
+MIN_DRAWS = 4  # split R-hat takes the variance of half chains, and a half needs two draws
 ONE_MODE = 1.0  # standard deviations of a chain's own draws, by which the averages of two chains of one mode differ
 
 
@@ -18,6 +18,8 @@ def modes_seen(features: np.ndarray) -> float:
     short to come back to where they were may be counted apart. NaN with one chain, fewer than 4 draws, and where no
     output varies along a chain or one is not finite.
     """
+    from scipy.sparse.csgraph import connected_components  # slow to import
+
     chains, draws = features.shape[:2]
     within = features.var(1, ddof=1).mean(0) if draws >= MIN_DRAWS else np.zeros(0)  # (features,)
     varies = within > 0
@@ -25,7 +27,4 @@ def modes_seen(features: np.ndarray) -> float:
         return math.nan
     means = features.mean(1)[:, varies] / np.sqrt(within[varies])
     distance = np.sqrt(np.square(means[:, None] - means).mean(-1))  # (chains, chains)
-    group = np.arange(chains)
-    for i, j in np.argwhere(distance <= ONE_MODE):
-        group[group == group[j]] = group[i]
-    return float(len(set(group.tolist())))
+    return float(connected_components(distance <= ONE_MODE, directed=False, return_labels=False))

@@ -17,7 +17,7 @@ from bdl.posterior.diagnostics import Draws
 from bdl.posterior.outputs import LabelledOutputs
 from bdl.posterior.weights import Keyed, Weights
 
-PULL = 3.0  # rows of uniform weight added for each chain: no development table got worse, docs/predictions.md
+PULL = 3.0  # rows of uniform weight added for each chain, see scripts/results/tables/stacking.md
 ITEMS = 1000  # evenly spaced rows that decide the weights, if there are more
 FOLDS = 10  # parts of these rows, each of which judges weights that the others gave
 FEWEST_DRAWS = 25  # of a chain, with which PSIS smooths the 5 largest of its weights (Vehtari et al. 2024)

@@ -42,18 +42,24 @@ class ChainWeights:
             add_stacked(summary, stack_chains(posterior, self.data))
         elif m["rhat/max"] > RHAT_APART and not has_no_temperature(m) and "weight_ess" not in m:
             with contextlib.suppress(ConfigError):  # too few samples of a chain, or items without an order
-                if (stacking := stack_chains(posterior, self.data)).unreliable <= MOST_UNRELIABLE:
+                if (stacking := fit_chains(posterior, self.data)).unreliable <= MOST_UNRELIABLE:
+                    write_stacking(posterior.stored, stacking)
                     return add_stacked(summary, stacking)
-                take_back(posterior)
+            take_back(posterior)  # those that earlier samples gave
 
 
-def stack_chains(posterior: Posterior[Any], data: DataModule) -> Stacking:
-    """Fit the weights by validation rows, or by training rows where there are none, and store them with the run.
+def fit_chains(posterior: Posterior[Any], data: DataModule) -> Stacking:
+    """The weights by validation rows, or by training rows where there are none.
 
     Raises ConfigError as `Posterior.stack` does.
     """
     held_out = data.has("val")
-    stacking = posterior.stack(data.slices("val" if held_out else "train", ITEMS), held_out)
+    return posterior.stack(data.slices("val" if held_out else "train", ITEMS), held_out)
+
+
+def stack_chains(posterior: Posterior[Any], data: DataModule) -> Stacking:
+    """Fit the weights, and store them with the run. Raises ConfigError as `fit_chains` does."""
+    stacking = fit_chains(posterior, data)
     write_stacking(posterior.stored, stacking)
     return stacking
 

@@ -35,26 +35,33 @@ def refuse_combinations(
     chains: int | None,
 ) -> None:
     """Raise ConfigError for parts that make no sense together, and for a `dynamics` of another type."""
-    name, weighted_by = type(dynamics).__name__, type(weighting).__name__
+    name = type(dynamics).__name__
     if not isinstance(dynamics, Transition):
         raise ConfigError(f"dynamics must be a bdl.Dynamics or a bdl.FullBatch, got {name}: subclass one")
     kernel = isinstance(dynamics, FullBatch)
     if on_divergence != "stop" and (kernel or exchange is not None or (chains or 1) < 2):
         why = name if kernel else "replica exchange" if exchange is not None else "a single chain"
         raise ConfigError(f"on_divergence={on_divergence} needs a stack of chains that do not interact, and not {why}")
-    if exchange is not None and weighting.needs_energy:
-        raise ConfigError(f"replica exchange swaps by exp(-U/T) and {weighted_by} changes that: use Flat")
+    if weighting.zeta == AUTO:
+        raise ConfigError(
+            'zeta="auto" is found before a sampler is made, by tune=auto on the command line or by '
+            "bdl.find_settings(weighting=...) in Python: do that, or give a number such as 1, which changes little"
+        )
+    if exchange is not None:
+        refuse_weighted_exchange(weighting)
     if dynamics.variational and (exchange is not None or weighting.needs_energy):
         raise ConfigError(f"{name} draws from its approximation: use Flat, and leave exchange null")
     if exchange is not None and not dynamics.noisy:
         raise ConfigError(f"{name} only optimises, so replicas have nothing to exchange: leave exchange null")
     if kernel:
         _refuse_beside_kernel(name, weighting, clip)
-    if weighting.zeta == AUTO:
-        raise ConfigError(
-            'zeta="auto" is found before a sampler is made, by tune=auto on the command line or by '
-            "bdl.find_settings(weighting=...) in Python: do that, or give a number such as 1, which changes little"
-        )
+
+
+def refuse_weighted_exchange(weighting: Weighting) -> None:
+    """Raise ConfigError for a weighting beside replica exchange, also for one whose zeta is still to be found."""
+    if weighting.needs_energy:
+        name = type(weighting).__name__
+        raise ConfigError(f"replica exchange swaps by exp(-U/T) and {name} changes that: use Flat")
 
 
 def _refuse_beside_kernel(name: str, weighting: Weighting, clip: Clip | None) -> None:

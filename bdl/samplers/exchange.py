@@ -72,11 +72,10 @@ class Exchange:
     def __post_init__(self) -> None:
         if self.ladder != AUTO:
             self._check_ladder()
-        for name, least in (("every", 1), ("adapt_steps", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"{name} must be at least {least} step{'' if least == 1 else 's'}, got {getattr(self, name)}"
-                )
+        if self.every < 1:
+            raise ConfigError(f"every must be at least 1 step, got {self.every}")
+        if self.adapt_steps < 0:
+            raise ConfigError(f"adapt_steps must be >= 0, got {self.adapt_steps}")
         if self.rungs is not None and (self.ladder != AUTO or self.rungs < 2):
             raise ConfigError(f"rungs is a number of at least 2 beside ladder=auto, got {self.rungs}: leave it null")
         if not 0 <= self.lr_power < math.inf:
@@ -215,7 +214,7 @@ class Replicas(Saved):
         error = self.chance.cpu().double()[pairs] - SWAPS
         distance[pairs] *= (GAIN / (self.moves + DELAY) ** POWER * error).exp()
         self.ladder[1:] = torch.minimum(distance, self.widest).cumsum(0).exp()
-        self.factor = self.ladder[torch.arange(self.chains) % self.rungs]  # graphs hold the tensors on the device
+        self.factor = self.ladder[self.rung.cpu()]  # graphs hold the tensors on the device
         self.moves += 1
         self.tried.zero_()
         self.done.zero_()  # rates are those of the ladder as it stays
@@ -295,6 +294,7 @@ class Replicas(Saved):
 
     def variance(self) -> Tensor | float:
         """σ² of the pairs (c, c + 1), (C,) or a number; infinite while it is unknown, which forbids every swap."""
-        if self.exchange.energy == "full" or self.exchange.energy_var != "estimated":
-            return 0.0 if self.exchange.energy == "full" else float(self.exchange.energy_var)
+        var = 0.0 if self.exchange.energy == "full" else self.exchange.energy_var
+        if var != "estimated":
+            return float(var)
         return self.square if self.count else math.inf

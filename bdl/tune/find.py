@@ -15,6 +15,7 @@ from bdl.engine.choose import Compile
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
+from bdl.samplers.combinations import refuse_weighted_exchange
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors.base import Prior
@@ -89,8 +90,8 @@ def find_settings(
             `every`.
         temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03. 0, or a
             dynamics without noise, is an optimiser: its lr alone is found, by the predictions for validation items.
-        steps: the length of the run. The trials together take a fifth of them at most, and another one where T or zeta
-            is found.
+        steps: the length of the run. The trials together take a fifth of them at most, another one where T is found,
+            and up to half of them where zeta is.
         given: settings that are fixed: "batch_size", "lr", "lr_power", "swap_every", "friction", "burn_in", or "prior"
             as an object. "plain_lr" is an lr without weighting, from which "lr" follows once zeta is found.
         seed: with the same seed, stack and data, and on the same machine, the settings are the same.
@@ -109,6 +110,8 @@ def find_settings(
     """
     began, dynamics = time.perf_counter(), ON_BATCHES if dynamics is None else dynamics
     _check(dynamics, temperature, weighting, given, heat)
+    if exchange is not None:
+        refuse_weighted_exchange(weighting)
     first = TEMPERATURES[0] if temperature is None else temperature
     items = num_data or labels * len(train[1])
     problem = Problem(stack, loss, train, items, 0, first, seed, compiled, labels=labels)

@@ -17,6 +17,7 @@ from bdl.samplers.weighting.base import AUTO, Weighting
 from bdl.tune.choice import Choice
 from bdl.tune.score import Score, clear_winner
 from bdl.tune.trial import SMALLER, Problem, Trial, TrialItems
+from bdl.tune.weighting import Explored
 from bdl.tune.work import trial_steps
 
 RATES_TRIED = (0.1, 0.03, 0.01, 0.003, 0.001, 3e-4, 1e-4, 3e-5)  # lr
@@ -49,8 +50,8 @@ def choose_for_optimiser(
 
     Raises ConfigError without a given prior.
     """
-    no_zeta = Choice("weighting", "flat", "without weighting, because an optimiser has no distribution to weight")
-    of_weighting = (no_zeta,) if weighting.zeta == AUTO else ()
+    plain = Explored.plain("an optimiser has no distribution to weight").choices
+    of_weighting = plain if weighting.zeta == AUTO else ()
     if "lr" in given:
         return of_weighting
     if "prior" not in given:

@@ -39,8 +39,7 @@ class Search:
 
     @staticmethod
     def begin(problem: Problem, dynamics: Transition, given: Mapping[str, Any], steps: int) -> Search:
-        weights = sum(p[0].numel() for p in problem.stack.parameters() if p.requires_grad)
-        batch = choose_batch(problem.count, weights)
+        batch = choose_batch(problem.count, problem.parameters)
         size = given.get("batch_size", batch.value)
         problem = replace(problem, batch_size=dynamics.batch_of(problem.count, size or None))
         tried = dynamics if dynamics.fits_trials else ON_BATCHES

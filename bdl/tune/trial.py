@@ -78,6 +78,11 @@ class Problem:
         return self.num_data // self.labels
 
     @property
+    def parameters(self) -> int:
+        """Of one network, that are sampled."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    @property
     def shapes(self) -> list[tuple[int, ...]]:
         """Sizes and the like of one network's parameter tensors."""
         return [tuple(p.shape[1:]) for p in self.stack.parameters() if p.requires_grad]

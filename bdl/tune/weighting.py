@@ -36,7 +36,7 @@ USABLE = 0.05  # effective share of the samples of a trial, in which psi may sti
 TRIALS = 10  # without weighting, that share the budget; a weighted one is five times as long
 MOST_SHARE = 0.5  # of the steps of the run that all trials may take
 WEIGHTED = 5  # times the steps of a trial without weighting, because psi has to come to rest
-SHORTEST = 200  # steps of a trial; in five times fewer psi has not come to rest
+SHORTEST = 200  # steps of a trial without weighting, below which psi does not come to rest in a weighted one
 STEEPEST = 0.99  # quantile of the multipliers that lr has to bear
 
 
@@ -113,10 +113,6 @@ class Explorer:
     def target(self) -> float:
         return self.search.problem.temperature
 
-    @property
-    def parameters(self) -> int:
-        return sum(math.prod(shape) for shape in self.search.problem.shapes)
-
     def find(self) -> Explored:
         """The hottest T with round trips and usable weights, or plain chains and why."""
         steps = trial_steps(self.search.problem, self.search.steps, TRIALS, most=self.search.steps)
@@ -145,7 +141,7 @@ class Explorer:
         trial, _ = self._trial(ratio, f"level {ratio:g}", steps)
         late = trial.energy_trace()[:, -(steps // 2) :]
         temperature = ratio * self.target
-        if movement(late.mean(0), temperature, self.parameters) > MOVES:
+        if movement(late.mean(0), temperature, self.search.problem.parameters) > MOVES:
             return None
         noise = 0.0
         if not self.search.problem.takes_all:  # what changes from one step to the next is noise of batches, nearly
@@ -211,9 +207,11 @@ def explore(
 
     A temperature beside another target is kept, and zeta is found for it.
     """
-    moves, target = search.problem.temperature, getattr(weighting, "target", None) or search.problem.temperature
+    assert isinstance(weighting, HistogramWeighting)
+    moves = search.problem.temperature
+    target = weighting.target or moves
     search = replace(search, problem=replace(search.problem, temperature=target))
-    weights = sum(math.prod(shape) for shape in search.problem.shapes)
+    weights = search.problem.parameters
     ratios = ratios_within_reach(weights) if moves == target else (moves / target,)
     open_settings = any(search.wants(name) for name in ("lr", "friction", "burn_in"))
     found = step_of(search, prior, heat) if open_settings else Rehearsed(())
@@ -222,7 +220,7 @@ def explore(
         explored = Explored.plain(f"{weights:,} weights leave no hotter T from which chains come back")
     else:
         lr = of.get("lr", search.fixed_lr)
-        explored = Explorer(search, prior, lr, of.get("friction"), weighting, ratios).find()  # type: ignore[arg-type]
+        explored = Explorer(search, prior, lr, of.get("friction"), weighting, ratios).find()
     if moves != target and explored.choices[0].value == PLAIN:  # plain chains at the given T would miss it
         back = Choice("temperature", target, f"that of the posterior, since chains at {moves:.3g} lead nowhere")
         explored = replace(explored, choices=(back, *explored.choices))

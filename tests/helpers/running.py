@@ -21,6 +21,10 @@ from bdl.run.directory import RunDirectory
 from bdl.run.plan import Plan, RunRequest
 
 WEIGHTED = ("sampler=awsghmc", "sampler.weighting.zeta=300", "sampler.temperature=0.25", "sampler.lr=0.05")
+ON_TABLE = (  # overrides of a short run on a table
+    "trainer=debug", "logger=none", "model.hidden=[4]", "collect.keep.every=2", "~start", "tune=false",
+    "data.batch_size=20", "sampler=sghmc", "data=csv",
+)  # fmt: skip
 TINY = (
     "logger=none", "chains=2", "trainer.max_steps=12", "model.sizes=[36,6]", "collect.keep.burn_in=5",
     "collect.keep.every=2",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 import pytest
 from running import TINY, WEIGHTED, sampled, whole
 
@@ -32,3 +34,16 @@ def second(tmp_path_factory):
     folder = tmp_path_factory.mktemp("second") / "b"
     sampled(folder, "trainer=debug", *TINY, "seed=1")
     return folder
+
+
+@pytest.fixture(scope="session")
+def mixed_table(tmp_path_factory):
+    """The path of a table with three classes `kind` and a number `y` in units of its own."""
+    random = np.random.RandomState(0)
+    x = random.randn(200)
+    frame = pd.DataFrame({"x": x, "kind": np.digitize(x + random.randn(200), [-0.5, 0.5]).astype(str)})
+    frame["y"] = 1000 + 50 * x + 20 * random.randn(200)
+    frame["kind"] = frame["kind"].map({"0": "low", "1": "mid", "2": "high"})
+    path = tmp_path_factory.mktemp("table") / "t.csv"
+    frame.to_csv(path, index=False)
+    return path

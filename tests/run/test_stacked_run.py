@@ -4,44 +4,32 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pandas as pd
 import pytest
+from running import ON_TABLE
 
 from bdl.run.predict import predict_table
 from bdl.run.records import read_metrics
 
-SMALL = (
-    "trainer=debug", "logger=none", "chains=3", "trainer.max_steps=70", "model.hidden=[4]", "collect.keep.burn_in=10",
-    "collect.keep.every=2", "~start", "tune=false", "data.batch_size=20", "sampler=sghmc", "data=csv",
-)  # fmt: skip
+SMALL = (*ON_TABLE, "chains=3", "trainer.max_steps=70", "collect.keep.burn_in=10")
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory):
-    random = np.random.RandomState(0)
-    x = random.randn(150)
-    path = tmp_path_factory.mktemp("table") / "t.csv"
-    pd.DataFrame({"x": x, "y": 1000 + 50 * x + 20 * random.randn(150)}).to_csv(path, index=False)
-    return path
-
-
-def sample(script, table, folder, *overrides: str) -> str:
-    words = (f"data.path={table}", "data.target=y", *overrides)
+def sample(script, mixed_table, folder, *overrides: str) -> str:
+    words = (f"data.path={mixed_table}", "data.target=y", "data.drop=[kind]", *overrides)
     status, out, err = script("train", f"hydra.run.dir={folder}", *SMALL, *words)
     assert status == 0, err
     return out
 
 
-def test_weights_are_in_the_report_the_predictions_and_taken_back(script, table, tmp_path):
-    sample(script, table, tmp_path, "weights=stacking", "data.val_fraction=0.3")
+def test_weights_are_in_the_report_the_predictions_and_taken_back(script, mixed_table, tmp_path):
+    sample(script, mixed_table, tmp_path, "weights=stacking", "data.val_fraction=0.3")
     metrics, page = read_metrics(tmp_path / "metrics.json"), (tmp_path / "report.html").read_text()
     gain = metrics["test/bma/nll"] - metrics["test/bma_stacked/nll"]
     assert gain == pytest.approx(metrics["test/stacking/gain"], abs=1e-5) and metrics["stacking/held_out"] == 1
-    assert metrics["stacking/items"] == 36 and "stacked by 36 validation rows" in page
+    assert metrics["stacking/items"] == 48 and "stacked by 48 validation rows" in page
     weights = json.loads((tmp_path / "samples" / "stacking.json").read_text())["weights"]
     assert len(weights) == 3 and sum(weights) == pytest.approx(1)
-    rows = pd.read_csv(table)
+    rows = pd.read_csv(mixed_table)
     stacked, uniform = (predict_table(tmp_path, rows, weights=kind) for kind in ("stacking", "uniform"))
     assert predict_table(tmp_path, rows).equals(stacked) and not stacked["mean"].equals(uniform["mean"])
     assert "nothing is bad" in script("verify", f"run={tmp_path}")[1]
@@ -51,15 +39,15 @@ def test_weights_are_in_the_report_the_predictions_and_taken_back(script, table,
     assert not any("stack" in name for name in read_metrics(tmp_path / "evaluation" / "metrics.json"))
 
 
-def test_without_validation_rows_training_rows_give_weights(script, table, tmp_path):
-    sample(script, table, tmp_path / "a", "weights=uniform")
-    sample(script, table, tmp_path / "b", "weights=uniform", "seed=1")
+def test_without_validation_rows_training_rows_give_weights(script, mixed_table, tmp_path):
+    sample(script, mixed_table, tmp_path / "a", "weights=uniform")
+    sample(script, mixed_table, tmp_path / "b", "weights=uniform", "seed=1")
     assert not (tmp_path / "a" / "samples" / "stacking.json").exists()
     status, out, err = script("evaluate", f"runs=[{tmp_path / 'a'},{tmp_path / 'b'}]", "weights=stacking")
-    assert status == 0 and "stacked by leave-one-out densities of 120 training rows" in out, err
+    assert status == 0 and "stacked by leave-one-out densities of 160 training rows" in out, err
     metrics = read_metrics(tmp_path / "a" / "evaluation" / "metrics.json")
     assert metrics["stacking/held_out"] == 0 and 1 <= metrics["stacking/chains"] <= 6
-    rows, both = pd.read_csv(table), [tmp_path / "b", tmp_path / "a"]
+    rows, both = pd.read_csv(mixed_table), [tmp_path / "b", tmp_path / "a"]
     assert not predict_table(both, rows).equals(predict_table(both, rows, weights="uniform"))
     alone = predict_table(tmp_path / "a", rows)
     assert alone.equals(predict_table(tmp_path / "a", rows, weights="uniform"))

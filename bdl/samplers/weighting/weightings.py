@@ -32,8 +32,8 @@ class AdaptiveWeight(HistogramWeighting):
     slope, because that region has no upper edge.
 
     Args:
-        zeta: power of the weight, at most 1e9. "auto": `bdl.find_settings` finds it, and two wide bins with form="full"
-            with it; no `Sampler` takes it before.
+        zeta: power of the weight, at most 1e9. "auto": `bdl.find_settings` finds it, with the ends of the bins and the
+            temperature at which the chains move; no `Sampler` takes it before.
         low, high: ends of the bins: nats, a quantile of the pilot's energies ("0.1%"), or nats per item ("0.5N").
             None: a pilot without weighting finds them, once the energies of `pilot` steps show no drift. high is then
             the 99.9 % quantile of their later half and a tenth of the range above it. low is their 0.1 % quantile at
@@ -71,11 +71,11 @@ class AdaptiveWeight(HistogramWeighting):
     descends: ClassVar[bool] = True
 
     def _check_auto(self) -> None:
-        for name in ("low", "high", "edges", "bins", "form", "units"):
+        for name in ("low", "high", "edges", "units"):
             value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
             if value != default:
                 raise ConfigError(
-                    f'{name} = {value!r} beside zeta="auto", which finds the bins and their form too, in nats: leave '
+                    f'{name} = {value!r} beside zeta="auto", which finds the ends of the bins too, in nats: leave '
                     f"{name} = {default!r}, or give a number for zeta"
                 )
 
