@@ -63,7 +63,8 @@ def apart(m: Numbers, name: str, value: str) -> Judgement:
     same = "another run predicts the same" if again.outcome == "trust" else again.words.partition(";")[0]
     known = not math.isnan(m["modes/seen"])
     seen = f" ({m['chains']:.0f} chains form {m['modes/seen']:.0f} groups of about the same outputs)" if known else ""
-    stays = "" if math.isnan(m["rhat/trend"]) else "; R-hat hardly falls with the steps, so more samples would not help"
+    sure = alone(m) >= REST and not math.isnan(m["rhat/trend"])  # with few draws of a chain its trend says little
+    stays = "; R-hat hardly falls with the steps, so more samples would not help" if sure else ""
     words = f"an ensemble over modes{seen}: {same}, but {_weights(m)}{stays}"
     return Judgement("ensemble over modes", name, value, words)
 
