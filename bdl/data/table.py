@@ -129,7 +129,7 @@ class TableDataModule(TensorDataModule):
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
         ]
         (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
-        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
+        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path))
         splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
@@ -219,6 +219,7 @@ def read_table(
     thousands: str = "none",
     missing: Sequence[str] = ("?",),
     day_first: bool | None = None,
+    encoding: str | None = None,
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     split_seed: int = 0,
@@ -232,6 +233,6 @@ def read_table(
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
     columns = Columns(target, task, id, drop, categorical, max_levels)
-    reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first)
+    reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
     split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, test_path, val_path, all_rows)
     return TableDataModule(path, columns, reading, split, batch_size=batch_size, **batching)
