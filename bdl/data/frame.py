@@ -47,10 +47,10 @@ class Reading:
         missing: words that mean a missing value, besides an empty field and those that pandas knows (NA, NaN, null,
             ...; but None is a text).
         day_first: whether 03/04/2020 is 3 April; None finds it, and refuses dates that do not tell.
-        encoding: of a CSV file, by Python's name such as "latin-1"; None guesses it, file by file, see `guess_encoding`.
+        encoding: of a CSV file, by Python's name such as "latin-1"; None guesses it of each file, see `guess_encoding`.
 
-    Raises ConfigError for an unknown encoding, and for more than one sign as a separator: pandas would read it as a regular expression, of which a
-    stranger's may never end.
+    Raises ConfigError for an unknown encoding, and for more than one sign as a separator: pandas would read it as a
+    regular expression, of which a stranger's may never end.
     """
 
     format: Format = "csv"

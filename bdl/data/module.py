@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import lightning as L
@@ -40,6 +41,9 @@ class DataModule(L.LightningDataModule):
         min_std: the standard deviation of the noise that rounding leaves in the labels of a regression, in their units
             as the network sees them; a predicted scale has this bound where the loss gives none.
         overview: what was read, in one line that a run prints; None prints nothing.
+        held_out: how rows were held out that are not exchangeable, in words that a report shows; None for others.
+        groups: (n,) int64 by split, for data whose items of one group depend on each other; {} for others. A part of
+            the training items that is held out for a while has whole groups.
     """
 
     task: Task = "classification"
@@ -47,6 +51,8 @@ class DataModule(L.LightningDataModule):
     target_units: tuple[str, float, float] | None = None
     min_std: float = 0.0
     overview: str | None = None
+    held_out: str | None = None
+    groups: Mapping[str, Tensor] = MappingProxyType({})
 
     @cached_property
     def num_data(self) -> int:

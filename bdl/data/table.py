@@ -117,10 +117,14 @@ class TableDataModule(TensorDataModule):
     ):
         place, target, files = locate(path).name, columns.target, split.files(path)
         places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
-        frames = {s: reading.read(p, key, columns.written) for s, (key, p) in files.items()}
-        columns.check(frames["train"], split.column, place)
-        rows = split.rows({s: _with_target(frame, target, places[s]) for s, frame in frames.items()}, place)
-        train, no_inputs = rows["train"], columns.no_inputs(split.column)
+        written = [*columns.written, *([split.group] if split.group else [])]
+        frames = {s: reading.read(p, key, written) for s, (key, p) in files.items()}
+        columns.check(frames["train"], split, place)
+        tables = {s: _with_target(frame, target, places[s]) for s, frame in frames.items()}
+        rows = split.rows(tables, place, reading.day_first)
+        self.held_out = split.words(rows, place, reading.day_first)
+        self.groups = split.groups(rows, place)
+        train, no_inputs = rows["train"], columns.no_inputs(split)
         of_inputs = [name for name in train.columns if name not in no_inputs]
         labels = pd.concat([part[target] for part in rows.values()])
         of_columns = columns.categorical, columns.max_levels, place, reading.day_first
@@ -138,7 +142,7 @@ class TableDataModule(TensorDataModule):
         self.min_std = rule.min_std if isinstance(rule, NumberTarget) else 0.0
         self.overview = (
             f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
-            f"target {rule.name}: {rule.task} ({reason})"
+            f"target {rule.name}: {rule.task} ({reason})" + ("" if self.held_out is None else f"; {self.held_out}")
         )
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             _warn_of_repeated(splits, place)
@@ -228,11 +232,14 @@ def read_table(
     test_path: str | Path | None = None,
     val_path: str | Path | None = None,
     all_rows: bool = False,
+    order: str | None = None,
+    group: str | None = None,
     batch_size: int | Literal["auto"] | None = "auto",
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
     columns = Columns(target, task, id, drop, categorical, max_levels)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
-    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, test_path, val_path, all_rows)
+    files = test_path, val_path, all_rows
+    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)
     return TableDataModule(path, columns, reading, split, batch_size=batch_size, **batching)

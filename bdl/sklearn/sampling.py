@@ -96,8 +96,12 @@ class SamplingPlan:
         return {name: value for name, value in settings.items() if value is not None}
 
 
-def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan) -> bdl.Posterior:
+def sample(
+    net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan, groups: Tensor | None = None
+) -> bdl.Posterior:
     """Sample the posterior of a network for all items x (n, features) and y.
+
+    groups: (n,) of the items; a part of them that is held out for a while has whole groups.
 
     The posterior holds its samples in memory, and no file remains. It computes in double precision, so that a row has
     the same prediction whatever the other rows are.
@@ -107,8 +111,8 @@ def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: S
         stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
         if plan.start is not None:
             start = plan.start if isinstance(plan.start, bdl.AdamWStart) else bdl.AdamWStart()
-            start.train(stack, batches_of(x, y, len(x), plan), likelihood)
-        settings = find_missing(stack, likelihood, x, y, plan)
+            start.train(stack, batches_of(x, y, len(x), plan), likelihood, groups=groups)
+        settings = find_missing(stack, likelihood, x, y, plan, groups)
         monitor, sampler = run(stack, likelihood, x, y, plan, settings, folder)
         law = {}
         if plan.verbose:
@@ -151,7 +155,7 @@ def batches_of(x: Tensor, y: Tensor, size: int, plan: SamplingPlan) -> TensorBat
 
 
 def find_missing(
-    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan
+    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan, groups: Tensor | None
 ) -> dict[str, Any]:
     """All settings: those given, and those that `bdl.find_settings` finds for the stack."""
     dynamics = plan.dynamics()
@@ -160,7 +164,7 @@ def find_missing(
         return given
     tuning = bdl.find_settings(
         stack, likelihood, (x, y), dynamics=dynamics, temperature=plan.temperature, steps=plan.steps, given=given,
-        seed=plan.seed,
+        seed=plan.seed, groups=groups,
     )  # fmt: skip
     if plan.verbose:
         print(*tuning.choices, sep="\n")
