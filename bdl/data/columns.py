@@ -14,7 +14,7 @@ from bdl.data.frame import require_columns
 from bdl.data.kinds import of_each
 from bdl.data.module import Task
 from bdl.data.split import divide, hold_out, train_test_rows
-from bdl.data.together import Parts, check_apart, group_codes, groups_for_test, last_rows, order_key
+from bdl.data.together import Order, Parts, check_apart, group_codes, groups_for_test, last_rows
 from bdl.data.values import Frame, Series
 from bdl.errors import ConfigError
 
@@ -35,6 +35,8 @@ class Columns:
         drop: further columns that are no inputs.
         categorical: columns of numbers that name categories.
         max_levels: a text column with more categories is refused.
+        lags: columns whose earlier values are inputs, and how many rows earlier, such as {"sales": [1, 7]}. The rows
+            are sorted by `TableSplit.order`, within each `TableSplit.group`.
     """
 
     target: str
@@ -43,6 +45,7 @@ class Columns:
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
     max_levels: int = 50
+    lags: Mapping[str, Sequence[int]] | None = None
 
     @property
     def written(self) -> list[str]:
@@ -181,7 +184,8 @@ class TableSplit:
 
     def key(self, rows: Rows, place: str, day_first: bool | None) -> np.ndarray:
         """(n,) numbers by which `order` sorts the rows. Only a whole table tells how its dates are written."""
-        return order_key(rows.table[str(self.order)], day_first, place).to_numpy()[rows.at]
+        values = rows.table[str(self.order)]
+        return Order.learn(values, day_first, place).key(values, place)[rows.at]
 
     def _by_seed(self, rows: Rows, split: str) -> Parts:
         if split == "test":

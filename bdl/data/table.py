@@ -20,10 +20,12 @@ from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
 from bdl.data.frame import Format, Reading, locate, require_columns
 from bdl.data.kinds import of_each
+from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
 from bdl.data.tensors import TensorDataModule, count_batch
+from bdl.data.together import Order
 from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 
@@ -40,12 +42,14 @@ class TableEncoding:
         target: what the network predicts.
         id: columns that name the rows.
         reading: how the files of the table are written.
+        lags: the inputs that come from earlier rows.
     """
 
     inputs: InputEncoding
     target: Target
     id: tuple[str, ...]
     reading: Reading
+    lags: Lags | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON can hold."""
@@ -56,6 +60,7 @@ class TableEncoding:
             "target": {"task": self.target.task, **asdict(self.target)},
             "id": list(self.id),
             "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
+            **({} if self.lags is None else {"lags": self.lags.to_plain()}),
         }
 
     @staticmethod
@@ -71,7 +76,8 @@ class TableEncoding:
             classes = fields["task"] == "classification"
             target = ClassTarget(fields["name"], tuple(fields["labels"])) if classes else NumberTarget(**fields)
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
-            return TableEncoding(inputs, target, tuple(plain["id"]), reading)
+            lags = Lags.from_plain(plain["lags"]) if "lags" in plain else None
+            return TableEncoding(inputs, target, tuple(plain["id"]), reading, lags)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"no encoding of a table, {error} is missing or wrong: restore the file") from error
 
@@ -117,9 +123,14 @@ class TableDataModule(TensorDataModule):
     ):
         place, target, files = locate(path).name, columns.target, split.files(path)
         places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
-        written = [*columns.written, *([split.group] if split.group else [])]
+        lagged = columns.lags or {}
+        written = [name for name in columns.written if name not in lagged or name in columns.categorical]
+        written += [split.group] if split.group else []
         frames = {s: reading.read(p, key, written) for s, (key, p) in files.items()}
         columns.check(frames["train"], split, place)
+        lags = None
+        if lagged:
+            frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)
         tables = {s: _with_target(frame, target, places[s]) for s, frame in frames.items()}
         rows = split.rows(tables, place, reading.day_first)
         self.held_out = split.words(rows, place, reading.day_first)
@@ -133,7 +144,7 @@ class TableDataModule(TensorDataModule):
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
         ]
         (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
-        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path))
+        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path), lags)
         splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
@@ -186,6 +197,18 @@ def _target_of(labels: Series, of_training: Series, task: Task | None, place: st
     return NumberTarget.learn(of_training, place, found), reason
 
 
+def _with_lags(
+    frame: Frame, columns: Columns, split: TableSplit, place: str, day_first: bool | None
+) -> tuple[Frame, Lags]:
+    """The rows that have all inputs from earlier rows. Raises ConfigError for rows in several files."""
+    if split.test_path is not None or split.val_path is not None:
+        raise ConfigError("data.lags takes all rows from one file: data.split_column marks those for testing in it")
+    order = None if split.order is None else Order.learn(frame[split.order], day_first, place)
+    lags = Lags.checked(columns.lags or {}, frame, columns.target, order, split.group, place)
+    lags, frame, complete = lags.learn(frame, place)
+    return frame[complete], lags
+
+
 def _with_target(frame: Frame, target: str, place: str) -> Rows:
     """The rows that have a target; the others are counted in a warning."""
     require_columns(frame, [target], "data.target=", place)
@@ -234,11 +257,12 @@ def read_table(
     all_rows: bool = False,
     order: str | None = None,
     group: str | None = None,
+    lags: Mapping[str, Sequence[int]] | None = None,
     batch_size: int | Literal["auto"] | None = "auto",
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
-    columns = Columns(target, task, id, drop, categorical, max_levels)
+    columns = Columns(target, task, id, drop, categorical, max_levels, lags)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
     files = test_path, val_path, all_rows
     split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -16,28 +17,53 @@ from bdl.errors import ConfigError
 Parts = tuple[np.ndarray, np.ndarray]  # rows that are kept, and rows that are held out, both in ascending order
 
 
-def order_key(values: Series, day_first: bool | None, place: str) -> Series:
-    """(n,) float64 numbers that sort the rows: the column's own, or days since 1970 of its dates.
+@dataclass(frozen=True)
+class Order:
+    """A column by which rows are sorted: numbers, or dates that are all written in one way.
 
-    Raises ConfigError for gaps, and for what is neither a number nor a date.
+    Args:
+        format, zone: of dates, as in `DateColumn`; None for numbers.
     """
-    return of_each(lambda column: _key(column, day_first), [values], place)[0]
+
+    name: str
+    format: str | None = None
+    zone: str = ""
+
+    @staticmethod
+    def learn(values: Series, day_first: bool | None, place: str) -> Order:
+        """Raises ConfigError for what is neither numbers nor dates, and for dates in several formats."""
+        return of_each(lambda column: Order._learn(column, day_first), [values], place)[0]
+
+    @staticmethod
+    def _learn(values: Series, day_first: bool | None) -> Order:
+        name = str(values.name)
+        if pd.api.types.is_bool_dtype(values):
+            raise Refused(name, "holds truth values, which do not sort rows", "data.order takes numbers or dates")
+        present = values.dropna()
+        if not (other := _numbers(present).isna()).any():
+            return Order(name)
+        if not holds_dates(values):
+            what = f"does not sort, because it holds texts such as '{present[other].iloc[0]}'"
+            raise Refused(name, what, "data.order takes numbers, or dates such as 2020-04-03")
+        return Order(name, *find_format(values, day_first))
+
+    def key(self, values: Series, place: str) -> np.ndarray:
+        """(n,) float64: the numbers, or days since 1970. Raises ConfigError for gaps and other values."""
+        if self.format is None:
+            key = _numbers(values)
+        else:
+            key = (parse(values, self.format, self.zone) - pd.Timestamp(0)) / pd.Timedelta(days=1)
+        if (bad := key.isna().to_numpy()).any():
+            kind = "number" if self.format is None else "date written as in the other rows"
+            raise ConfigError(
+                f"data.order={self.name} holds no {kind} in {bad.sum()} of {len(values)} rows of {place}, row "
+                f"{values.index[bad][0] + 1} the first, which have no place in the order: fill it in, or leave them out"
+            )
+        return key.to_numpy(np.float64)
 
 
-def _key(values: Series, day_first: bool | None) -> Series:
-    name = str(values.name)
-    if (missing := values.isna()).any():
-        what = f"is missing in {missing.sum()} of {len(values)} rows, row {values.index[missing][0] + 1} the first"
-        raise Refused(name, f"{what}, which have no place in the order", "fill it in, or leave these rows out")
-    if pd.api.types.is_bool_dtype(values):
-        raise Refused(name, "holds truth values, which do not sort rows", "data.order takes numbers or dates")
-    numbers = as_numbers(with_numbers(values.to_frame())[values.name])
-    if numbers.notna().all():
-        return numbers
-    if not holds_dates(values):
-        what = f"does not sort, because it holds texts such as '{values[numbers.isna()].iloc[0]}'"
-        raise Refused(name, what, "data.order takes numbers, or dates such as 2020-04-03")
-    return (parse(values, *find_format(values, day_first)) - pd.Timestamp(0)) / pd.Timedelta(days=1)
+def _numbers(values: Series) -> Series:
+    return as_numbers(with_numbers(values.to_frame())[values.name])
 
 
 def last_rows(key: np.ndarray, count: int, name: str) -> Parts:
