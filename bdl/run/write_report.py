@@ -70,6 +70,7 @@ class ReportRequest:
     law: Mapping[str, float] = field(default_factory=dict)  # what `bdl.law.measure.measure_law` says of the samples
     command: str = ""  # the command that makes the run
     seconds: float = math.nan  # of the run
+    simple: Mapping[str, torch.Tensor] | None = None  # losses of simple models on the test rows
     chain_weights: ChainWeights | None = None  # None: uniform, or what the run has stored
 
 
@@ -79,7 +80,14 @@ def write_report(request: ReportRequest) -> dict[str, float]:
     start = load_start([run], request.posterior)
     with WorkProgress("evaluating") as progress:
         summary = summarise(
-            request.posterior, request.splits, outcome.trace, request.ood, progress, start, request.calibrate
+            request.posterior,
+            request.splits,
+            outcome.trace,
+            request.ood,
+            progress,
+            start,
+            request.calibrate,
+            request.simple,
         )
     summary.command, summary.seconds = request.command, request.seconds
     summary.metrics |= request.law

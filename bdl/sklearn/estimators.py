@@ -23,7 +23,7 @@ from bdl.data.loader import TensorSlices
 from bdl.data.target import NumberTarget
 from bdl.errors import ConfigError
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Likelihood, with_constant_scale
-from bdl.models import MLP
+from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
@@ -40,7 +40,7 @@ def dense(X: Any) -> np.ndarray:
 class BayesianMLP(BaseEstimator):
     """What the classifier and the regressor share: arguments, the encoding of inputs, the run, and its predictions."""
 
-    hidden_layer_sizes: int | Sequence[int] = (16, 16, 16)
+    hidden_layer_sizes: int | Sequence[int] | Literal["auto"] = "auto"
     activation: str = "tanh"
     _: KW_ONLY
     sampler: str | Transition = "auto"
@@ -50,7 +50,7 @@ class BayesianMLP(BaseEstimator):
     steps: int | None = None
     lr: float | None = None
     batch_size: int | None = None
-    temperature: float = 1.0
+    temperature: float | Literal["auto"] = "auto"
     prior_std: float | str | None = None
     standardize: bool = True
     random_state: Any = None
@@ -86,10 +86,11 @@ class BayesianMLP(BaseEstimator):
         frame = pd.DataFrame(X, columns=[column.name for column in self.encoding_.columns])
         return self.encoding_.encode(frame, "X: ", "X")
 
-    def _net(self, outputs: int) -> nn.Module:
+    def _net(self, outputs: int, rows: int, classes: int = 0) -> nn.Module:
+        inputs, hidden = self.n_features_in_, self.hidden_layer_sizes
+        hidden = hidden_layers(rows, inputs, classes) if isinstance(hidden, str) else np.atleast_1d(hidden).tolist()
         with torch.random.fork_rng(devices=[]):  # layers draw weights, which the chains' own starts replace
-            hidden = np.atleast_1d(self.hidden_layer_sizes).astype(int).tolist()
-            return MLP([self.n_features_in_, *hidden, outputs], self.activation)
+            return MLP([inputs, *map(int, hidden), outputs], self.activation)
 
 
 @dataclass(eq=False, repr=False)
@@ -100,7 +101,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
     sampler run together. y holds one class for each row, as numbers or as text.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer, or the units of a single one; () is a linear model.
+        hidden_layer_sizes: units of each hidden layer, or the units of a single one; () is a linear model. "auto":
+            see `bdl.models.mlp.hidden_layers`.
         activation: "tanh", "relu", "silu" or "gelu".
         sampler: "mclmc" (microcanonical Langevin) and "hmc" take all rows at every step and find their own step size;
             "sghmc" takes batches. "auto": "mclmc" for up to 50,000 rows, "sghmc" for more. Or dynamics such as
@@ -113,7 +115,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
             more rows, but at least 2,500; 80,000 on batches.
         lr: step size in the units of SGD, at which "mclmc" and "hmc" begin their search. None finds it.
         batch_size: rows of a batch, for samplers that take batches. None finds it.
-        temperature: T of exp(-U/T); 1 is the Bayes posterior.
+        temperature: T of exp(-U/T); 1 is the Bayes posterior, which "auto" takes for numbers. For classes "auto" finds
+            T by the predictions for rows that are held out meanwhile: at T = 0.1 each row counts ten times.
         prior_std: standard deviation of the prior of every weight; "fan_in" and "he" scale it by the layer's inputs.
             None finds it by the predictions for rows that are held out meanwhile; it is 1 where the chains of short
             trials do not come to rest, or there are too few steps for such trials.
@@ -140,7 +143,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ConfigError(f"y has one class only, {self.classes_[0]!r}: give rows of another class")
-        self._sample(dense(X), torch.from_numpy(codes).long(), self._net(len(self.classes_)), CategoricalNLL())
+        net = self._net(len(self.classes_), len(y), len(self.classes_))
+        self._sample(dense(X), torch.from_numpy(codes).long(), net, CategoricalNLL())
         return self
 
     def predictive(self, X: Any) -> Prediction:
@@ -207,20 +211,20 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         values = pd.Series(y, name="y", dtype=np.float64)
         learned = NumberTarget.learn(values, "y", "regression")
         self.target_ = learned if self.standardize else dataclasses.replace(learned, mean=0.0, std=1.0)
-        net, likelihood = self._law()
+        net, likelihood = self._law(len(y))
         self._sample(dense(X), self.target_.encode(values, "y"), net, likelihood)
         return self
 
-    def _law(self) -> tuple[nn.Module, Likelihood]:
+    def _law(self, rows: int) -> tuple[nn.Module, Likelihood]:
         """The network and its likelihood, in the units that the network sees. Raises ConfigError for other noise."""
         predicted = HeteroscedasticNLL(min_std=self.target_.min_std)
         if self.noise == "input":
-            return self._net(2), predicted
+            return self._net(2, rows), predicted
         if self.noise == "constant":
-            return with_constant_scale(self._net(1)), predicted
+            return with_constant_scale(self._net(1, rows)), predicted
         if isinstance(self.noise, str) or not self.noise > 0:
             raise ConfigError(f"noise must be 'input', 'constant' or a number > 0, got {self.noise!r}")
-        return self._net(1), GaussianNLL(float(self.noise) / self.target_.std)
+        return self._net(1, rows), GaussianNLL(float(self.noise) / self.target_.std)
 
     def predictive(self, X: Any) -> ValuePrediction:
         """The whole predictive distribution, in the units of y; see `bdl.ValuePrediction`.
