@@ -125,6 +125,7 @@ __all__ = [
     "LastLayerLaplace",
     "Learned",
     "LearningCoefficient",
+    "LogNormalNLL",
     "MCDropout",
     "MeanField",
     "Metropolis",

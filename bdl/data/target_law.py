@@ -1,4 +1,4 @@
-"""Which law fits the values of a numeric target: repeated values, bounds, positive numbers; in what units it is seen."""
+"""Which law fits the values of a numeric target, and in which units a network sees them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class TargetLaw:
     words: str | None = None
 
 
-def find_law(values: np.ndarray, every: np.ndarray, asked: str | None, name: str, moments: tuple[float, float]) -> TargetLaw:
+def find_law(
+    values: np.ndarray, every: np.ndarray, asked: str | None, name: str, moments: tuple[float, float]
+) -> TargetLaw:
     """The law of training values (n,), one that also takes `every` value, which the held-out rows have as well.
 
     Args:
@@ -56,11 +58,9 @@ def find_law(values: np.ndarray, every: np.ndarray, asked: str | None, name: str
         points = [_most_frequent(values, name)]
     if points and asked in (None, HURDLE):
         return _hurdle(values, every, points, std, _share_words(values, points))
-    plain = TargetLaw(mean, std, _rounded(values, std), words)
     if points:
-        words = f"{_share_words(values, points)}, which {NORMAL if asked == NORMAL else asked} knows nothing of: loss=auto"
-        return TargetLaw(mean, std, plain.loss, words)
-    return plain
+        words = f"{_share_words(values, points)}, and {asked} has no mass there: loss=auto takes one that has"
+    return TargetLaw(mean, std, _rounded(values, std), words)
 
 
 def repeated(values: np.ndarray) -> list[float]:
@@ -83,7 +83,7 @@ def repeated(values: np.ndarray) -> list[float]:
 
 
 def _hurdle(values: np.ndarray, every: np.ndarray, points: list[float], std: float, share: str) -> TargetLaw:
-    """Masses at points and a density elsewhere: above the lowest value of all, or below the highest, if it is a point."""
+    """Masses at points and a density: above the lowest value of all, or below the highest, where that is a point."""
     low, high = points[0] == every.min(), points[-1] == every.max()
     both = low and high and len(points) > 1
     origin = points[-1] if high and not both else points[0]
@@ -91,7 +91,7 @@ def _hurdle(values: np.ndarray, every: np.ndarray, points: list[float], std: flo
     seen = [_single((point - origin) / scale) for point in points]
     rest = (values[~np.isin(values, points)] - origin) / scale
     bounds = {"low": seen[0] if low else None, "high": seen[-1] if high else None}
-    support, tail = _fitted(rest, bounds), {}
+    support, tail = _fitted(rest, bounds["low"], bounds["high"]), {}
     shares = np.array([(values == point).sum() + 1.0 for point in points]) / (len(rest) + 1.0)
     if low != high:
         reach = float(np.abs(rest - seen[0 if low else -1]).max())
@@ -100,9 +100,9 @@ def _hurdle(values: np.ndarray, every: np.ndarray, points: list[float], std: flo
         "_target_": HURDLE, "points": seen, "logits": [float(v) for v in np.log(shares)], **bounds, **tail,
         "center": support.center, "spread": support.spread, **_least(rest, support),
     }  # fmt: skip
-    place = "between them" if both else f"above {points[0]:g}" if low else f"below {points[-1]:g}" if high else "elsewhere"
+    bound = f"above {points[0]:g}" if low else f"below {points[-1]:g}" if high else "elsewhere"
     masses = "a mass there" if len(points) == 1 else "masses there"
-    words = f"{share}: loss=auto takes {HURDLE}, {masses} and a density {place}"
+    words = f"{share}: {HURDLE} has {masses} and a density {'between them' if both else bound}"
     return TargetLaw(origin, scale, loss, words)
 
 
@@ -113,20 +113,22 @@ def _positive(values: np.ndarray, every: np.ndarray, asked: str, name: str, std:
             f"{asked} takes positive numbers, and data.target={name} has {len(wrong)} values that are not, such as "
             f"{wrong[0]:g}: loss=auto finds one that fits, loss=normal takes all numbers"
         )
-    support = _fitted(values / std, {"low": 0.0, "high": None}, tails=("log",))
+    support = _fitted(values / std, 0.0, None, tails=("log",))
     loss = {"_target_": asked, "center": support.center, "spread": support.spread}
     if asked == LOG_NORMAL:
         loss |= {"limit": LIMIT * float(values.max() / std), **_least(values / std, support)}
     return TargetLaw(0.0, std, loss)
 
 
-def _fitted(rest: np.ndarray, bounds: Mapping[str, float | None], tails: tuple[Tail, ...] = ("log", "linear")) -> Support:
+def _fitted(
+    rest: np.ndarray, low: float | None, high: float | None, tails: tuple[Tail, ...] = ("log", "linear")
+) -> Support:
     """The support with these bounds whose map makes the values most nearly normal, by their likelihood."""
     fits = {}
     for tail in tails:
-        u, slope = _mapped(rest, Support(**bounds, tail=tail))
+        u, slope = _mapped(rest, Support(low, high, tail))
         spread = float(u.std()) or 1.0
-        fits[slope.mean() - math.log(spread)] = Support(**bounds, tail=tail, center=float(u.mean()), spread=spread)
+        fits[slope.mean() - math.log(spread)] = Support(low, high, tail, float(u.mean()), spread)
     return fits[max(fits)]
 
 
@@ -145,7 +147,7 @@ def _least(rest: np.ndarray, support: Support) -> dict[str, float]:
     return {"min_std": step * slope} if step * slope > 0.01 else {}
 
 
-def _rounded(values: np.ndarray, std: float) -> dict[str, float]:
+def _rounded(values: np.ndarray, std: float) -> dict[str, Any]:
     """`_least` of a normal law."""
     step = float(np.diff(np.unique(values)).min()) / ROUNDING / std
     return {"_target_": NORMAL, "min_std": step} if step > 0.01 else {}

@@ -26,9 +26,8 @@ from bdl.likelihoods.values import (
     StudentTNLL,
 )
 
-ValueNLL = (
-    GammaNLL | GaussianNLL | HeteroscedasticNLL | HurdleNLL | LogNormalNLL | NegativeBinomialNLL | PoissonNLL | StudentTNLL
-)
+_CountNLL = NegativeBinomialNLL | PoissonNLL
+ValueNLL = GammaNLL | GaussianNLL | HeteroscedasticNLL | HurdleNLL | LogNormalNLL | StudentTNLL | _CountNLL
 
 __all__ = [
     "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GammaNLL", "GaussianNLL", "HeteroscedasticNLL",

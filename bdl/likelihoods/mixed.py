@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
@@ -59,7 +62,7 @@ class MixedLaw(Distribution):
         first, second = self._moments()
         return (second - first.square()).clamp_min(0)
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         y = self.domain.from_line(self.normal.sample(sample_shape))
         uniform, below = torch.rand(y.shape, dtype=y.dtype, device=y.device), 0.0
         for point, log_mass in zip(self.points, self.log_mass, strict=True):
@@ -76,7 +79,7 @@ class MixedLaw(Distribution):
             first, second = first + log_mass.exp() * point, second + log_mass.exp() * point**2
         return first, second
 
-    def _mass(self, counts) -> Tensor:
+    def _mass(self, counts: Callable[[float], Tensor]) -> Tensor:
         """The mass of the points for which counts(point), a tensor of booleans, is true."""
         total = torch.zeros_like(self.log_rest)
         for point, log_mass in zip(self.points, self.log_mass, strict=True):

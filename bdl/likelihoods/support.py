@@ -29,8 +29,8 @@ class Support:
         low, high: the bounds; None for none.
         tail: at one bound, "log" for the first and "linear" for the second.
         center, spread: mean and standard deviation of ±t, so that what networks see is standardised.
-        limit: moments are those of min(v, limit); None for none. The mean of a log-normal law grows with exp(variance / 2): without
-            the limit, one network that is unsure of one row would decide the mean of all of them.
+        limit: moments are those of min(v, limit); None for none. The mean of a log-normal law grows with
+            exp(variance / 2): without the limit, one network that is unsure of a row would decide the mean of all.
 
     Raises ConfigError unless low < high and spread > 0.
     """
@@ -115,7 +115,7 @@ class Support:
         """y at v."""
         if self.low is not None and self.high is not None:
             return self.low + (self.high - self.low) * v
-        return v if self.low is None and self.high is None else v + self.low if self.low is not None else self.high - v
+        return self.high - v if self.high is not None else v if self.low is None else v + self.low
 
     def _value(self, t: Tensor) -> Tensor:
         """v at t."""

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bdl.likelihoods import MixedLaw
-from bdl.likelihoods.mixed import is_point
 from bdl.posterior.roots import CLOSE, ROOT_WIDTH, root
 
 REACH = 8.0  # standard deviations, beyond which a normal law holds nothing
 FADED = 1e-7  # of the center's distance from a bound, which is as good as 0
+NOISE = 1e-6  # of a probability in float32, which a heavy tail would multiply
 PANELS, NODES = 8, 16  # of the Gauss-Legendre rule between two points
 
 
@@ -45,9 +44,9 @@ class MixedMixture:
     def quantile(self, q: float) -> Tensor:
         """(n, k) smallest y with P(Y <= y) >= q."""
         points = sorted(zip(self.law.points, self.masses, strict=True), key=lambda each: each[0])
-        below, sits = torch.zeros_like(self.rest), torch.full_like(self.rest, math.nan)
+        lower, below, sits = 0.0, torch.zeros_like(self.rest), torch.full_like(self.rest, math.nan)
         for point, mass in points:  # those that lie below the quantile leave less for the density
-            before = below + self._below(point)
+            before, lower = lower + self._below(point), lower + mass
             sits = torch.where((before < q) & (before + mass >= q), point, sits)
             below = below + mass * (before + mass < q)
         wanted = ((q - below) / self.rest.clamp_min(torch.finfo(self.rest.dtype).tiny)).clamp(1e-12, 1 - 1e-12)
@@ -56,7 +55,9 @@ class MixedMixture:
         low, high, std = each.amin(0), each.amax(0), self._std.amin(0)
         share = self.rest.clamp_min(torch.finfo(self.rest.dtype).tiny)
         close = torch.minimum(1e-3 * wanted, 1e-3 * (1 - wanted)).clamp(2e-7, CLOSE)
-        u = root(lambda u: self.continuous(u) / share, wanted, low - 1e-3 * std, high + 1e-3 * std, ROOT_WIDTH * std, close)
+        u = root(
+            lambda u: self.continuous(u) / share, wanted, low - 1e-3 * std, high + 1e-3 * std, ROOT_WIDTH * std, close
+        )
         return torch.where(sits.isnan(), self.support.from_line(u), sits)
 
     def crps(self, y: Tensor) -> Tensor:
@@ -75,7 +76,7 @@ class MixedMixture:
         return total
 
     def _between(self, begin: Tensor, end: Tensor, at: Tensor, places: list[Tensor]) -> Tensor:
-        """The integral of the squared difference, for t from begin to end. at: that of y; places: those of the points."""
+        """The integral for t from begin to end. at: the t of y; places: those of the points."""
         middle = (begin + end) / 2
         seen, total = (middle > at).to(at.dtype), torch.zeros_like(at)
         for mass, place in zip(self.masses, places, strict=True):
@@ -84,7 +85,8 @@ class MixedMixture:
             t = begin + share * (end - begin)
             u = self._center + self._width * t.sinh()
             slope = self._width * t.cosh() * torch.exp(-self.support.log_slope(self.support.from_line(u)))  # dy/dt
-            total = total + weight * slope * (self.continuous(u) - seen).square()
+            gap = (self.continuous(u) - seen).square()
+            total = total + weight * slope * gap * (gap > NOISE**2)
         return total * (end - begin)
 
     def _range(self, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,7 +103,10 @@ class MixedMixture:
         high = self.support.to_line(top - FADED * (top - center)) if math.isfinite(top) else high
         for place in [y, *(torch.full_like(y, point) for point in self.law.points)]:
             inside, u = self.support.contains(place), self.support.to_line(place)
-            low, high = torch.where(inside, torch.minimum(low, u), low), torch.where(inside, torch.maximum(high, u), high)
+            low, high = (
+                torch.where(inside, torch.minimum(low, u), low),
+                torch.where(inside, torch.maximum(high, u), high),
+            )
         return low, high
 
     def _line(self, value: float, like: Tensor) -> Tensor:
@@ -110,7 +115,7 @@ class MixedMixture:
     def _below(self, point: float) -> Tensor:
         """(n, k) probability of the density below a point."""
         low, high = self.support.bounds
-        if point <= low or is_point(torch.tensor(point), low):
+        if point <= low:
             return torch.zeros_like(self.rest)
         if point >= high:
             return self.rest

@@ -126,7 +126,8 @@ class PredictiveMixture:
 
         For normal laws it is the closed form (Grimit et al. 2006, eq. 5); where a quadrature of the last term is
         cheaper than all pairs of networks it takes that, which is exact to 1e-5 standard deviations. For laws with
-        masses at points it is a quadrature of the squared distribution function. For other laws it is the unbiased estimate from 1,000 draws (Zamo & Naveau 2018, eq. 2).
+        masses see `MixedMixture.crps`. For other laws it is the unbiased estimate from 1,000 draws (Zamo & Naveau 2018,
+        eq. 2).
         """
         y, law = self._columns(y), self.likelihood.marginals(self.outputs.of(slice(0, 1)))
         if isinstance(law, MixedLaw):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def problem(law) -> tuple[torch.Tensor, torch.Tensor]:
 def ends(law) -> list[float]:
     """Places between which a density is integrated."""
     if not isinstance(law, bdl.HurdleNLL):
-        return [0.0, 1.0, 10.0, 400.0, 1e5, 1e8]
+        return [0.0, 1.0, 10.0, 400.0, 1e4, 1e6]
     low, high = law.support.bounds
     return [low if math.isfinite(low) else -40.0, *(p for p in law.points if low < p < high), min(high, 60.0)]
 
@@ -103,7 +104,7 @@ def test_a_limit_makes_the_moments_those_of_the_smaller_number(std):
 
 
 def test_masses_and_density_make_one(law):
-    """The density by quadrature plus the masses is 1, their mean and variance are those of the law, and so is the cdf."""
+    """The density by quadrature plus the masses is 1, and moments and cdf are those of the law."""
     outputs, _ = problem(law)
     outputs = outputs[0, :2]
     points = law.points if isinstance(law, bdl.HurdleNLL) else ()
@@ -154,7 +155,7 @@ def test_draws_have_the_law(law):
     for y in (-0.2, 0.0, 0.4, 1.0, 2.0):
         expected = law.cdf(outputs, torch.full((1, TARGETS), y, dtype=D64))
         share = (draws <= y).double().mean(0)
-        error = 5 * (expected * (1 - expected) / 40_000).sqrt() + 1e-9
+        error = 5 * (expected * (1 - expected) / 40_000).clamp_min(0).sqrt() + 1e-9
         assert bool(((share - expected).abs() <= error).all())
 
 
@@ -165,7 +166,8 @@ def test_scipy_knows_the_laws_of_positive_numbers():
     log_normal = st.lognorm(0.6 * np.exp(s / 2), scale=np.exp(0.2 + 0.6 * m))
     shape = np.exp(-s) / 0.7**2
     gamma = st.gamma(shape, scale=np.exp(0.5 + 0.7 * m) / shape)
-    for law, frozen in ((LAWS["log-normal"], log_normal), (LAWS["gamma"], gamma)):
+    each: Any = ((LAWS["log-normal"], log_normal), (LAWS["gamma"], gamma))
+    for law, frozen in each:
         torch.testing.assert_close(-law(outputs, y), torch.as_tensor(frozen.logpdf(y[:, 0].numpy())))
         torch.testing.assert_close(law.mean(outputs)[:, 0], torch.as_tensor(frozen.mean()))
         torch.testing.assert_close(law.variance(outputs)[:, 0], torch.as_tensor(frozen.var()))
