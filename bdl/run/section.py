@@ -82,7 +82,7 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
     node = {key: value for key, value in loss.items() if key != "scale"}
     node["_target_"] = node.get("_target_") or data.loss.get("_target_") or LOSSES[data.task]
     if node["_target_"] == LOSSES["regression"] and node.get("min_std") is None:
-        node.pop("min_std", None)
+        node.pop("min_std", None)  # null
     if node["_target_"] == data.loss.get("_target_"):
         node = {**data.loss, **node}
     section: Section[Loss] = Section(node)
