@@ -64,6 +64,7 @@ class NumberTarget:
 
     Under a law with masses at points, or of positive numbers, `mean` is the place from which it measures.
 
+    center: the mean of the training values where that is not `mean`; or else None.
     loss: the likelihood that fits the values in these units, as its `_target_` and arguments; {} for that of the task.
     """
 
@@ -72,6 +73,7 @@ class NumberTarget:
     std: float
     task: Task = "regression"
     step: float = 0.0  # of a file that an earlier version wrote
+    center: float | None = None
     loss: Mapping[str, Any] = field(default_factory=dict)
     words: str | None = field(default=None, compare=False)  # what a run says of the values
 
@@ -98,7 +100,8 @@ class NumberTarget:
         (moments,) = of_each(standardisation, [numbers], place)
         known = numbers if every is None else _numbers(every, place, task)
         law = find_law(numbers.to_numpy(np.float64), known.to_numpy(np.float64), asked, str(values.name), moments)
-        return NumberTarget(str(values.name), law.origin, law.scale, task, loss=law.loss, words=law.words)
+        center = None if law.origin == moments[0] else moments[0]
+        return NumberTarget(str(values.name), law.origin, law.scale, task, 0.0, center, law.loss, law.words)
 
     @property
     def min_std(self) -> float:
@@ -118,7 +121,8 @@ class NumberTarget:
 
         rows: N, how many training rows there were.
         """
-        far = torch.maximum((mean - self.mean).abs(), std)[:, 0]  # (n,)
+        center = self.mean if self.center is None else self.center
+        far = torch.maximum((mean - center).abs(), std)[:, 0]  # (n,)
         bound = self.std * max(FAR, math.sqrt(max(0, rows - 1)))
         beyond = far > bound
         if self.task == "regression" and bool(beyond.any()):

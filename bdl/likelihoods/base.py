@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
@@ -131,6 +132,11 @@ class Likelihood:
     def has_masses(self) -> bool:
         """Whether single values have a probability of their own."""
         return self.counts
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and the largest value that y can have."""
+        return (0.0 if self.counts else -math.inf), math.inf
 
     def has_density(self, y: Tensor) -> Tensor:
         """Whether the law has a density at values y, which has units, and no probability."""

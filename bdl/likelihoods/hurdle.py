@@ -74,6 +74,11 @@ class HurdleNLL(Likelihood):
     def has_masses(self) -> bool:
         return True
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        low, high = self.support.bounds
+        return min(low, *self.points), max(high, *self.points)
+
     def has_density(self, y: Tensor) -> Tensor:
         return self._chosen(y)[1]
 

@@ -55,6 +55,10 @@ class LogNormalNLL(Likelihood):
         return Support(low=0.0, center=self.center, spread=self.spread, limit=self.limit)
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        return POSITIVE.bounds
+
+    @property
     def per_target(self) -> int:
         return 2
 
@@ -113,6 +117,10 @@ class GammaNLL(Likelihood):
     def __post_init__(self) -> None:
         if not self.spread > 0:
             raise ConfigError(f"spread must be > 0, got {self.spread}")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return POSITIVE.bounds
 
     @property
     def per_target(self) -> int:

@@ -148,6 +148,12 @@ class ValuePrediction(PredictedItems):
         low, high = ends_of(level)
         return self.quantile(low), self.quantile(high)
 
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """(k,) the smallest and the largest value that each target can have."""
+        low, high = self.mixture.likelihood.bounds
+        return self.shift + self.scale * low, self.shift + self.scale * high
+
     def log_density(self, y: Tensor) -> Tensor:
         """(n,) log densities of y (n,) or (n, k), of all targets of an item together, in nats."""
         seen = self._seen(y)
