@@ -131,12 +131,12 @@ class GammaNLL(Likelihood):
         return Independent(Gamma(shape, shape * (-log_mean).exp(), validate_args=False), 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
-        outputs = outputs.to(widest(outputs.device))  # in float32 a large shape loses the digits of its lgamma
-        log_mean, shape = self._parameters(outputs)
-        y = as_columns(y, shape.shape).to(outputs.dtype)
+        wide = outputs.to(widest(outputs.device))  # in float32 a large shape loses the digits of its lgamma
+        log_mean, shape = self._parameters(wide)
+        y = as_columns(y, shape.shape).to(wide.dtype)
         ratio = y.log() - log_mean
         loss = torch.lgamma(shape) - shape * (shape.log() + ratio - ratio.exp()) + y.log()
-        return loss.sum(-1)
+        return loss.sum(-1).to(outputs.dtype)
 
     def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """With a = shape and t = log y - log E y: a (1 - e^t) by log E y, a (ψ(a) - log a - 1 - t + e^t) by log a."""
