@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from functools import cached_property
 from typing import Any, Literal, cast
 
@@ -37,15 +37,15 @@ class DataModule(L.LightningDataModule):
         input_shape: the shape of one item as the network sees it; by default that of the first training item.
         batch_size: items per chain and step; by default that of the training loader.
         target_units: name, shift and scale of the target of a regression, whose units are shift + scale x labels.
-        min_std: the standard deviation of the noise that rounding leaves in the labels of a regression, in their units
-            as the network sees them; a predicted scale has this bound where the loss gives none.
+        loss: the likelihood that fits the labels of a regression, as `_target_` and arguments; {} is that of the task.
+            Where another of the same class is asked for, it has these arguments as far as it gives none.
         overview: what was read, in one line that a run prints; None prints nothing.
     """
 
     task: Task = "classification"
     num_targets: int = 1
     target_units: tuple[str, float, float] | None = None
-    min_std: float = 0.0
+    loss: Mapping[str, Any] = {}
     overview: str | None = None
 
     @cached_property

@@ -76,15 +76,16 @@ def check_num_data(num_data: int | None, data: DataModule) -> int:
 
 
 def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
-    """The loss with its class, the bound of a predicted scale that the data give, and without `scale`.
+    """The loss with its class, with what the data know of a likelihood of this class, and without `scale`.
 
     Raises ConfigError for a likelihood that does not fit the task.
     """
     node = {key: value for key, value in loss.items() if key != "scale"}
-    node["_target_"] = node.get("_target_") or LOSSES[data.task]
+    node["_target_"] = node.get("_target_") or data.loss.get("_target_") or LOSSES[data.task]
     if node["_target_"] == LOSSES["regression"] and node.get("min_std") is None:
-        node = {key: value for key, value in node.items() if key != "min_std"}
-        node |= {"min_std": data.min_std} if data.min_std else {}
+        node.pop("min_std", None)  # null
+    if node["_target_"] == data.loss.get("_target_"):
+        node = {**data.loss, **node}
     section: Section[Loss] = Section(node)
     kind = outputs_of(section.build())
     if kind != "unknown" and (kind == "values") == (data.num_classes):

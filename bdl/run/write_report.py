@@ -255,12 +255,13 @@ def _scores(plan: Plan, data: DataModule) -> dict[str, str]:
 
 
 def target_fact(data: DataModule) -> dict[str, str]:
-    """What a report says of a table's target: its name, its task, and what 1 is in the units of the metrics."""
+    """What a report says of a table's target: its name, its task, what 1 is in the units of the metrics, its values."""
     target = (data.preprocessing() or {}).get("target")
     if target is None:
         return {}
     unit = f", standardised: 1 is {target['std']:.4g}" if target["task"] == "regression" else ""
-    return {"target": f"{target['name']} ({target['task']}{unit})"}
+    values = f"; {target['words']}" if target.get("words") else ""
+    return {"target": f"{target['name']} ({target['task']}{unit}){values}"}
 
 
 def log_report(loggers: Iterable[Logger], report: Path, data: ReportData, steps: int) -> None:

@@ -21,14 +21,17 @@ from bdl.data.encoding import InputEncoding
 from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
 from bdl.data.target import NumberTarget
+from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NORMAL
 from bdl.errors import ConfigError
-from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Likelihood, with_constant_scale
+from bdl.likelihoods import CategoricalNLL, GaussianNLL, Likelihood, likelihood_of, with_constant_scale
 from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
 from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
+
+LOSSES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA}
 
 
 def dense(X: Any) -> np.ndarray:
@@ -187,7 +190,12 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             random_state, verbose: see `BayesianMLPClassifier`.
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
             output of the network. "constant": one for all rows, learned. A number: known, in the units of y.
-        standardize: give every column of X, and y, mean 0 and standard deviation 1.
+        loss: the law of y around a network. "normal"; "hurdle": values that repeat have probabilities of their own,
+            see `bdl.HurdleNLL`; "lognormal" or "gamma", for positive numbers. "auto" takes "hurdle" where more rows
+            than rounding explains sit on one value, or on a few, and noise="input"; else "normal". Compare laws by
+            CRPS, `predictive(X).crps(y)`: the log density of a law with masses is no log density of one without.
+        standardize: give every column of X mean 0 and standard deviation 1, and y too; other laws than the normal one
+            measure y from a bound or a repeated value in any case.
 
     Attributes:
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision, and
@@ -199,27 +207,36 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     """
 
     noise: Literal["input", "constant"] | float = field(default="input", kw_only=True)
+    loss: Literal["auto", "normal", "hurdle", "lognormal", "gamma"] = field(default="auto", kw_only=True)
 
     def fit(self, X: Any, y: Any) -> BayesianMLPRegressor:
         """Sample the posterior given rows X (n, features) and their numbers y (n,).
 
-        Raises ValueError for values that are missing or not finite, and for a constant y.
+        Raises ValueError for values that are missing or not finite, for a constant y, and where `loss` does not fit y.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, ensure_min_samples=2)
         if y.min() == y.max():
             raise ConfigError(f"y is {y[0]:g} in all {len(y)} rows: nothing can be learned about a constant")
         values = pd.Series(y, name="y", dtype=np.float64)
-        learned = NumberTarget.learn(values, "y", "regression")
-        self.target_ = learned if self.standardize else dataclasses.replace(learned, mean=0.0, std=1.0)
+        if self.loss not in LOSSES:
+            raise ConfigError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        plain = self.loss == "auto" and (self.noise != "input" or not self.standardize)
+        learned = NumberTarget.learn(values, "y", "regression", NORMAL if plain else LOSSES[self.loss])
+        as_it_is = not self.standardize and learned.loss.get("_target_", NORMAL) == NORMAL
+        self.target_ = dataclasses.replace(learned, mean=0.0, std=1.0) if as_it_is else learned
         net, likelihood = self._law(len(y))
         self._sample(dense(X), self.target_.encode(values, "y"), net, likelihood)
         return self
 
     def _law(self, rows: int) -> tuple[nn.Module, Likelihood]:
         """The network and its likelihood, in the units that the network sees. Raises ConfigError for other noise."""
-        predicted = HeteroscedasticNLL(min_std=self.target_.min_std)
+        kind = self.target_.loss.get("_target_", NORMAL)
+        predicted = likelihood_of({"type": kind, **self.target_.loss})
+        assert predicted is not None
         if self.noise == "input":
-            return self._net(2, rows), predicted
+            return self._net(predicted.per_target, rows), predicted
+        if kind == HURDLE or kind != NORMAL and self.noise != "constant":
+            raise ConfigError(f"noise={self.noise!r} does not fit loss={self.loss!r}: noise='input' does")
         if self.noise == "constant":
             return with_constant_scale(self._net(1, rows)), predicted
         if isinstance(self.noise, str) or not self.noise > 0:
