@@ -151,7 +151,9 @@ def check_calibration(request: CalibrationRequest, loss: object, data: DataModul
     likelihood, has_val = own_likelihood(loss), data.has("val")
     validation = dataset_of(data.slices("val")) if has_val else None
     items = len(validation) if isinstance(validation, Sized) else None
-    request.check("" if likelihood is None else likelihood.outputs, has_val, data.has("test"), items)
+    outputs, of_val = "" if likelihood is None else likelihood.outputs, data.groups.get("val")
+    count, units = (items, "items") if of_val is None else (len(of_val.unique()), "groups of items")
+    request.check(outputs, has_val, data.has("test"), count, units)
 
 
 def own_likelihood(loss: object) -> Likelihood | None:

@@ -223,7 +223,7 @@ def report_of(
         TargetWords.of(data),
         stack.trainer.loggers,
         None if promises is None else promises.promised,
-        plan.calibrate,
+        None if plan.calibrate is None else plan.calibrate.on(data.groups),
         {} if stack.plan.baseline else law_of(stack, posterior, outcome.steps),
         simple=simple_of(data, stack.module.loss),
         chain_weights=ChainWeights(plan.weights, data),

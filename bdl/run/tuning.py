@@ -206,6 +206,7 @@ class _Case:
             dynamics, num_data=problem.num_data, steps=steps, weighting=weighting, exchange=self.sampler.exchange,
             temperature=None if finds_t else problem.temperature, given=self.fixed(optimises),
             seed=problem.seed, compiled=problem.compiled, heat=self.tuning.heat, labels=problem.labels,
+            groups=problem.groups,
         )  # fmt: skip
         if optimises or not self.stack.keeping.in_cycles:
             return tuning, seconds
@@ -264,7 +265,7 @@ class _Case:
         began = time.perf_counter()
         trained = replace(start, epochs=min(start.epochs, epochs), val_fraction=HELD_OUT_SHARE).train(
             self.problem.stack, self.data.train_dataloader(), self.problem.loss, self.data.val_dataloader() or None,
-            compiled=self.problem.compiled,
+            compiled=self.problem.compiled, groups=self.problem.groups,
         )  # fmt: skip
         seconds = time.perf_counter() - began
         return seconds if trained.epochs < epochs else 2 * seconds
@@ -279,6 +280,7 @@ def _problem_of(stack: StackPlan, data: DataModule, compute: Compute) -> Problem
     return Problem(
         chains, stack.target.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
         float(stack.motion.sampler.temperature), of.seed, compute.compiled, labels=data.num_data // data.count("train"),
+        groups=data.groups.get("train"),
     )  # fmt: skip
 
 

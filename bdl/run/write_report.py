@@ -233,6 +233,7 @@ def facts_of(plan: Plan, data: DataModule, process: ProcessInfo) -> dict[str, st
         "sampler": sampler,
         "schedule": plan.choices["schedule"],
         "N": f"{data.num_data:,}",
+        **({} if data.held_out is None else {"held out": data.held_out}),
         **_scores(plan, data),
         "batch": str(data.batch_size) + (" per device" if several and strategy == "ddp" else ""),
         "devices": f"{process.world_size}, {strategy}" if several else "1",

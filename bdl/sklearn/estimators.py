@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -37,6 +37,16 @@ LOSSES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NOR
 def dense(X: Any) -> np.ndarray:
     """(n, features): a sparse matrix, as encoders of categories make it, becomes an array."""
     return X.toarray() if issparse(X) else X
+
+
+def group_numbers(groups: Any, rows: int, name: str) -> Tensor | None:
+    """(rows,) int64, equal for rows of one group. Raises ConfigError for another number of rows, and for gaps."""
+    if groups is None:
+        return None
+    codes, _ = pd.factorize(pd.Series(column_or_1d(groups)))
+    if len(codes) != rows or (codes < 0).any():
+        raise ConfigError(f"{name} has {(codes >= 0).sum()} values for {rows} rows: give each row its group")
+    return torch.from_numpy(codes)
 
 
 @dataclass(eq=False, repr=False)
@@ -72,7 +82,7 @@ class BayesianMLP(BaseEstimator):
         x = self._encode(dense(rows)).double()
         return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
-    def _sample(self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood) -> None:
+    def _sample(self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any) -> None:
         """Learn the encoding of X (n, features), and sample the posterior of the network for the encoded y."""
         columns = [str(name) for name in getattr(self, "feature_names_in_", range(X.shape[1]))]
         frame = pd.DataFrame(X, columns=columns)
@@ -82,7 +92,7 @@ class BayesianMLP(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
-        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan)
+        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan, group_numbers(groups, len(y), "groups"))
 
     def _encode(self, X: np.ndarray) -> Tensor:
         """(n, features) float32 inputs of the network."""
@@ -136,8 +146,11 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
     There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
     """
 
-    def fit(self, X: Any, y: Any) -> BayesianMLPClassifier:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> BayesianMLPClassifier:
         """Sample the posterior given rows X (n, features) and their classes y (n,).
+
+        groups: (n,) equal for rows that depend on each other, such as those of one person. Rows that the fit holds out
+            for a while, to stop the start and to compare priors, are then whole groups. The posterior is that of all.
 
         Raises ValueError for values that are missing or not finite, and for one class only.
         """
@@ -147,7 +160,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         if len(self.classes_) < 2:
             raise ConfigError(f"y has one class only, {self.classes_[0]!r}: give rows of another class")
         net = self._net(len(self.classes_), len(y), len(self.classes_))
-        self._sample(dense(X), torch.from_numpy(codes).long(), net, CategoricalNLL())
+        self._sample(dense(X), torch.from_numpy(codes).long(), net, CategoricalNLL(), groups)
         return self
 
     def predictive(self, X: Any) -> Prediction:
@@ -164,18 +177,22 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         likeliest = self.predict_proba(X).argmax(1)
         return self.classes_[likeliest]
 
-    def conformal_set(self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9) -> np.ndarray:
+    def conformal_set(
+        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9, groups_val: Any = None
+    ) -> np.ndarray:
         """(n, K) whether a class belongs to the set of a row; the sets hold the true class with this probability.
 
         That holds on average over rows that are exchangeable with (X_val, y_val), which `fit` must not have seen; see
-        `bdl.ConformalSets`. Raises ValueError for too few of them, and for classes that `fit` has not seen.
+        `bdl.ConformalSets`. With groups_val (n,), of rows that depend on each other, it holds for rows of new groups.
+        Raises ValueError for too few rows or groups, and for classes that `fit` has not seen.
         """
         prediction: Any = self.predictive(X_val)
         codes = np.searchsorted(self.classes_, y_val).clip(max=len(self.classes_) - 1)
         if strange := np.asarray(y_val)[self.classes_[codes] != np.asarray(y_val)].tolist():
             raise ConfigError(f"y_val has the class {strange[0]!r}, which fit has not seen: leave its rows out")
         new: Any = self.predictive(X)
-        return ConformalSets.fit(prediction, torch.from_numpy(codes), coverage)(new).numpy()
+        groups = group_numbers(groups_val, len(codes), "groups_val")
+        return ConformalSets.fit(prediction, torch.from_numpy(codes), coverage, groups)(new).numpy()
 
 
 @dataclass(eq=False, repr=False)
@@ -209,8 +226,11 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     noise: Literal["input", "constant"] | float = field(default="input", kw_only=True)
     loss: Literal["auto", "normal", "hurdle", "lognormal", "gamma"] = field(default="auto", kw_only=True)
 
-    def fit(self, X: Any, y: Any) -> BayesianMLPRegressor:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> BayesianMLPRegressor:
         """Sample the posterior given rows X (n, features) and their numbers y (n,).
+
+        groups: (n,) equal for rows that depend on each other, such as those of one person. Rows that the fit holds out
+            for a while, to stop the start and to compare priors, are then whole groups. The posterior is that of all.
 
         Raises ValueError for values that are missing or not finite, for a constant y, and where `loss` does not fit y.
         """
@@ -225,7 +245,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         as_it_is = not self.standardize and learned.loss.get("_target_", NORMAL) == NORMAL
         self.target_ = dataclasses.replace(learned, mean=0.0, std=1.0) if as_it_is else learned
         net, likelihood = self._law(len(y))
-        self._sample(dense(X), self.target_.encode(values, "y"), net, likelihood)
+        self._sample(dense(X), self.target_.encode(values, "y"), net, likelihood, groups)
         return self
 
     def _law(self, rows: int) -> tuple[nn.Module, Likelihood]:
@@ -265,15 +285,17 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         return _column(low), _column(high)
 
     def conformal_interval(
-        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9
+        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9, groups_val: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """(low, high), each (n,): intervals that hold y with this probability, whatever the posterior is worth.
 
         That holds on average over rows that are exchangeable with (X_val, y_val), which `fit` must not have seen; see
-        `bdl.ConformalIntervals`. Raises ValueError for too few of them.
+        `bdl.ConformalIntervals`. With groups_val (n,), of rows that depend on each other, it holds for rows of new
+        groups. Raises ValueError for too few rows or groups.
         """
         y = torch.tensor(np.asarray(y_val, dtype=np.float64))
-        low, high = ConformalIntervals.fit(self.predictive(X_val), y, coverage)(self.predictive(X))
+        groups = group_numbers(groups_val, len(y), "groups_val")
+        low, high = ConformalIntervals.fit(self.predictive(X_val), y, coverage, groups)(self.predictive(X))
         return _column(low), _column(high)
 
     def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:

@@ -106,8 +106,12 @@ class SamplingPlan:
         return {name: value for name, value in settings.items() if value is not None}
 
 
-def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan) -> bdl.Posterior:
+def sample(
+    net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan, groups: Tensor | None = None
+) -> bdl.Posterior:
     """Sample the posterior of a network for all items x (n, features) and y.
+
+    groups: (n,) of the items; a part of them that is held out for a while has whole groups.
 
     The posterior holds its samples in memory, and no file remains. It computes in double precision, so that a row has
     the same prediction whatever the other rows are.
@@ -118,8 +122,8 @@ def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: S
         if plan.start is not None:
             default = bdl.AdamWStart(val_fraction=HELD_OUT_SHARE)  # on the rows of the trials
             start = plan.start if isinstance(plan.start, bdl.AdamWStart) else default
-            start.train(stack, batches_of(x, y, len(x), plan), likelihood)
-        settings = find_missing(stack, likelihood, x, y, plan)
+            start.train(stack, batches_of(x, y, len(x), plan), likelihood, groups=groups)
+        settings = find_missing(stack, likelihood, x, y, plan, groups)
         plan = asked.for_rows(len(x), settings.pop("rhat", math.nan))
         monitor, sampler = run(stack, likelihood, x, y, plan, settings, folder)
         law = {}
@@ -163,7 +167,7 @@ def batches_of(x: Tensor, y: Tensor, size: int, plan: SamplingPlan) -> TensorBat
 
 
 def find_missing(
-    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan
+    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan, groups: Tensor | None
 ) -> dict[str, Any]:
     """All settings: those given, and those that `bdl.find_settings` finds for the stack."""
     dynamics, temperature = plan.dynamics(), plan.target(likelihood)
@@ -172,7 +176,7 @@ def find_missing(
         return given | fixed
     tuning = bdl.find_settings(
         stack, likelihood, (x, y), dynamics=dynamics, temperature=temperature, steps=plan.steps, given=given,
-        seed=plan.seed,
+        seed=plan.seed, groups=groups,
     )  # fmt: skip
     if plan.verbose:
         print(*tuning.choices, sep="\n")

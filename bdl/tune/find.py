@@ -65,6 +65,7 @@ def find_settings(
     compiled: Compile = "auto",
     heat: float = HEAT_OF_BATCHES,
     labels: int = 1,
+    groups: torch.Tensor | None = None,
 ) -> Tuning:
     """Settings with which to sample a stack, each with its reason. The stack stays as it is.
 
@@ -100,6 +101,7 @@ def find_settings(
             of the largest keeps to it, lr keeps the mean over directions to 10 %, and its reason says how hot the
             hottest one is.
         labels: of each item, such as the tokens of a window of text; N counts them all.
+        groups: (n,) of the items of `train`; those that compare priors are then whole groups.
 
     Returns the settings that were not given, as plain numbers and words. "batch_size" is N for full batches, and
     missing where the dynamics takes no other; "prior" is the precision of a `Gaussian`, "burn_in" in steps, "weighting"
@@ -114,7 +116,7 @@ def find_settings(
         refuse_weighted_exchange(weighting)
     first = TEMPERATURES[0] if temperature is None else temperature
     items = num_data or labels * len(train[1])
-    problem = Problem(stack, loss, train, items, 0, first, seed, compiled, labels=labels)
+    problem = Problem(stack, loss, train, items, 0, first, seed, compiled, labels=labels, groups=groups)
     if is_optimiser(dynamics, temperature):
         problem, held_out = _split(batches_of_optimiser(problem, given), validation)
         found = choose_for_optimiser(problem, dynamics, weighting, given, held_out, steps)
@@ -244,7 +246,7 @@ def _split(problem: Problem, validation: TrialItems | None) -> tuple[Problem, Tr
     x, y = problem.items
     if validation is not None:
         return problem, (validation[0][:LARGEST_PART], validation[1][:LARGEST_PART])
-    kept, out = rows_of_start(len(y), HELD_OUT_SHARE, problem.seed)
+    kept, out = rows_of_start(len(y), HELD_OUT_SHARE, problem.seed, problem.groups)
     if not len(out):
         return problem, problem.items
     out = out[:LARGEST_PART].to(y.device)
