@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-import lightning as L
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
@@ -21,6 +20,7 @@ import bdl
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.law.measure import measure_law
+from bdl.lean import L
 from bdl.lightning.trainer import fit
 from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.report.numbers import print_summary
