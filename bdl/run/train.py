@@ -115,7 +115,8 @@ def run(plan: Plan, process: ProcessInfo = SINGLE, data: RunData | None = None) 
         slowest = f" in the slowest of {len(stacks)} stacks" if len(stacks) > 1 else ""
         print(f"stopped at step {outcome.steps} of {steps}{slowest}; the same command resumes it")
         return None
-    metrics = finish(plan, first, directory, outcome, process, started, resumed)
+    with small_garbage():
+        metrics = finish(plan, first, directory, outcome, process, started, resumed)
     return objective_value(metrics, plan.report.objective)
 
 
