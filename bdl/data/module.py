@@ -8,15 +8,14 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
-import lightning as L
 import torch
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from bdl.batch import count_items, structure
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.errors import ConfigError
+from bdl.lean import L
 
 Task = Literal["classification", "regression", "counts"]
 STAGES = {"train": "fit", "val": "validate", "test": "test"}  # Lightning's names of what a split is set up for
@@ -203,6 +202,8 @@ def as_data_module(module: Any) -> DataModule:
         raise ConfigError(
             f"data: {type(module).__name__} is no LightningDataModule: derive it from bdl.data.DataModule"
         )
+    from lightning.pytorch.utilities.model_helpers import is_overridden  # after Lightning, which bdl.lean imports
+
     kind: Any = type(module)  # no static class: its bases are those of the module
     adapted = copy.copy(module)
     adapted.prepare_data()

@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-import lightning as L
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
@@ -24,6 +23,7 @@ from bdl.data.tensors import TensorDataModule
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.law.measure import measure_law
+from bdl.lean import L
 from bdl.lightning.trainer import fit
 from bdl.likelihoods import Loss
 from bdl.posterior.calibrated import CalibrationRequest
@@ -120,7 +120,8 @@ def run(plan: Plan, process: ProcessInfo = SINGLE, data: RunData | None = None) 
         slowest = f" in the slowest of {len(stacks)} stacks" if len(stacks) > 1 else ""
         print(f"stopped at step {outcome.steps} of {steps}{slowest}; the same command resumes it")
         return None
-    metrics = finish(plan, first, directory, outcome, process, started, resumed)
+    with small_garbage():
+        metrics = finish(plan, first, directory, outcome, process, started, resumed)
     return objective_value(metrics, plan.report.objective)
 
 

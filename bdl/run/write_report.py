@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
@@ -18,6 +17,7 @@ from PIL import Image
 import bdl
 from bdl.data.module import DataModule, as_data_module, in_order
 from bdl.errors import ConfigError
+from bdl.lean import L
 from bdl.lightning.callbacks.start import FOLDER
 from bdl.posterior.calibrated import CalibrationRequest, to_plain
 from bdl.posterior.report.numbers import Summary, calibration_fact, diverged_fact, print_summary, summarise
