@@ -32,6 +32,14 @@ class Trained:
     val_loss: Tensor  # (C,) mean validation loss of that state, nats
 
 
+def rows_of_start(items: int, fraction: float, seed: int, groups: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The items on which the start is trained, and those that stop its training, both in ascending order.
+
+    Tuning compares candidates on the latter, which no network of a trial has been trained on.
+    """
+    return hold_out(items, fraction, derive_seed("start", seed), groups=groups)
+
+
 @dataclass(frozen=True)
 class AdamWStart:
     """Trains the C networks of a `ChainStack` in place, as a deep ensemble (Lakshminarayanan et al. 2017), by AdamW.
@@ -138,7 +146,7 @@ class AdamWStart:
         """The loader of the training items, and the items whose loss stops the training."""
         x, y, seed = plan.x, plan.y, derive_seed("start", plan.seed)
         if val is None:
-            kept, out = hold_out(len(y), self.val_fraction, seed, groups=groups)
+            kept, out = rows_of_start(len(y), self.val_fraction, plan.seed, groups)
             if not len(out):
                 raise ConfigError(
                     f"start.val_fraction = {self.val_fraction} of {len(y)} training items holds out none: raise it, or "

@@ -103,6 +103,8 @@ class TableDataModule(TensorDataModule):
         reading: how the files of the table are written.
         split: which rows are for training, validation and testing.
         batch_size: rows per chain and step; None means all training rows, "auto" 100 or all of fewer.
+        loss: the class of the likelihood that will be used, such as "bdl.LogNormalNLL", because the units in which the
+            network sees the target depend on it. None: one that fits the values, see `find_law`.
         batching: chains, seed, stack and replacement, as in `TensorBatches`.
 
     `read_table` makes one of flat arguments, which are the keys of `data=csv`.
@@ -119,6 +121,7 @@ class TableDataModule(TensorDataModule):
         split: TableSplit = TableSplit(),  # noqa: B008
         *,
         batch_size: int | Literal["auto"] | None = "auto",
+        loss: str | None = None,
         **batching: Unpack[Batching],
     ):
         place, target, files = locate(path).name, columns.target, split.files(path)
@@ -140,7 +143,7 @@ class TableDataModule(TensorDataModule):
         labels = pd.concat([part[target] for part in rows.values()])
         of_columns = columns.categorical, columns.max_levels, place, reading.day_first
         questions: list[Callable[[], Any]] = [
-            lambda: _target_of(labels, train[target], columns.task, place),
+            lambda: _target_of(labels, train[target], columns.task, place, loss),
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
         ]
         (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
@@ -150,11 +153,11 @@ class TableDataModule(TensorDataModule):
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
         self.name = place
         self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
-        self.min_std = rule.min_std if isinstance(rule, NumberTarget) else 0.0
+        self.loss = rule.loss if isinstance(rule, NumberTarget) else {}
         self.overview = (
             f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
             f"target {rule.name}: {rule.task} ({reason})" + ("" if self.held_out is None else f"; {self.held_out}")
-        )
+        ) + (f"; {rule.words}" if isinstance(rule, NumberTarget) and rule.words else "")
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             _warn_of_repeated(splits, place)
 
@@ -189,12 +192,14 @@ class TableDataModule(TensorDataModule):
         return {s: (x[s], y[s]) for s in rows}
 
 
-def _target_of(labels: Series, of_training: Series, task: Task | None, place: str) -> tuple[Target, str]:
+def _target_of(
+    labels: Series, of_training: Series, task: Task | None, place: str, loss: str | None
+) -> tuple[Target, str]:
     """What the network predicts, and why in a few words. labels: of all rows."""
     found, reason = find_task(labels, place) if task is None else (task, "as asked for")
     if found == "classification":
         return ClassTarget.learn(labels, place), reason
-    return NumberTarget.learn(of_training, place, found), reason
+    return NumberTarget.learn(of_training, place, found, loss, labels), reason
 
 
 def _with_lags(
@@ -259,6 +264,7 @@ def read_table(
     group: str | None = None,
     lags: Mapping[str, Sequence[int]] | None = None,
     batch_size: int | Literal["auto"] | None = "auto",
+    loss: str | None = None,
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
@@ -266,4 +272,4 @@ def read_table(
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
     files = test_path, val_path, all_rows
     split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)
-    return TableDataModule(path, columns, reading, split, batch_size=batch_size, **batching)
+    return TableDataModule(path, columns, reading, split, batch_size=batch_size, loss=loss, **batching)

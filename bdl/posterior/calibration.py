@@ -95,7 +95,7 @@ class ConformalIntervals:
 
     The posterior's own intervals are widened, or narrowed, by one margin for each target (conformalised quantile
     regression, Romano, Patterson & Candès 2019). The guarantee holds on average over new items that are exchangeable
-    with the items of the fit, for each target by itself.
+    with the items of the fit, for each target by itself. No interval goes beyond the values that y can have.
     """
 
     margin: Tensor  # (k,) the margin, in the units of y
@@ -118,8 +118,8 @@ class ConformalIntervals:
 
     def __call__(self, prediction: ValuePrediction) -> tuple[Tensor, Tensor]:
         """(low, high), each (n, k)."""
-        low, high = prediction.interval(self.level)
-        return (low - self.margin).to(low), (high + self.margin).to(high)
+        (low, high), (least, most) = prediction.interval(self.level), prediction.bounds
+        return (low - self.margin).clamp_min(least).to(low), (high + self.margin).clamp_max(most).to(high)
 
 
 def conformal_threshold(scores: Tensor, level: float, groups: Tensor | None = None) -> Tensor:

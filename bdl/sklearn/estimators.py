@@ -21,14 +21,17 @@ from bdl.data.encoding import InputEncoding
 from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
 from bdl.data.target import NumberTarget
+from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NORMAL
 from bdl.errors import ConfigError
-from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Likelihood, with_constant_scale
-from bdl.models import MLP
+from bdl.likelihoods import CategoricalNLL, GaussianNLL, Likelihood, likelihood_of, with_constant_scale
+from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
 from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
+
+LOSSES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA}
 
 
 def dense(X: Any) -> np.ndarray:
@@ -50,7 +53,7 @@ def group_numbers(groups: Any, rows: int, name: str) -> Tensor | None:
 class BayesianMLP(BaseEstimator):
     """What the classifier and the regressor share: arguments, the encoding of inputs, the run, and its predictions."""
 
-    hidden_layer_sizes: int | Sequence[int] = (16, 16, 16)
+    hidden_layer_sizes: int | Sequence[int] | Literal["auto"] = "auto"
     activation: str = "tanh"
     _: KW_ONLY
     sampler: str | Transition = "auto"
@@ -60,7 +63,7 @@ class BayesianMLP(BaseEstimator):
     steps: int | None = None
     lr: float | None = None
     batch_size: int | None = None
-    temperature: float = 1.0
+    temperature: float | Literal["auto"] = "auto"
     prior_std: float | str | None = None
     standardize: bool = True
     random_state: Any = None
@@ -96,10 +99,11 @@ class BayesianMLP(BaseEstimator):
         frame = pd.DataFrame(X, columns=[column.name for column in self.encoding_.columns])
         return self.encoding_.encode(frame, "X: ", "X")
 
-    def _net(self, outputs: int) -> nn.Module:
+    def _net(self, outputs: int, rows: int, classes: int = 0) -> nn.Module:
+        inputs, hidden = self.n_features_in_, self.hidden_layer_sizes
+        hidden = hidden_layers(rows, inputs, classes) if isinstance(hidden, str) else np.atleast_1d(hidden).tolist()
         with torch.random.fork_rng(devices=[]):  # layers draw weights, which the chains' own starts replace
-            hidden = np.atleast_1d(self.hidden_layer_sizes).astype(int).tolist()
-            return MLP([self.n_features_in_, *hidden, outputs], self.activation)
+            return MLP([inputs, *map(int, hidden), outputs], self.activation)
 
 
 @dataclass(eq=False, repr=False)
@@ -110,7 +114,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
     sampler run together. y holds one class for each row, as numbers or as text.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer, or the units of a single one; () is a linear model.
+        hidden_layer_sizes: units of each hidden layer, or the units of a single one; () is a linear model. "auto":
+            see `bdl.models.mlp.hidden_layers`.
         activation: "tanh", "relu", "silu" or "gelu".
         sampler: "mclmc" (microcanonical Langevin) and "hmc" take all rows at every step and find their own step size;
             "sghmc" takes batches. "auto": "mclmc" for up to 50,000 rows, "sghmc" for more. Or dynamics such as
@@ -123,7 +128,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
             more rows, but at least 2,500; 80,000 on batches.
         lr: step size in the units of SGD, at which "mclmc" and "hmc" begin their search. None finds it.
         batch_size: rows of a batch, for samplers that take batches. None finds it.
-        temperature: T of exp(-U/T); 1 is the Bayes posterior.
+        temperature: T of exp(-U/T); 1 is the Bayes posterior, which "auto" takes for numbers. For classes "auto" finds
+            T by the predictions for rows that are held out meanwhile: at T = 0.1 each row counts ten times.
         prior_std: standard deviation of the prior of every weight; "fan_in" and "he" scale it by the layer's inputs.
             None finds it by the predictions for rows that are held out meanwhile; it is 1 where the chains of short
             trials do not come to rest, or there are too few steps for such trials.
@@ -153,7 +159,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ConfigError(f"y has one class only, {self.classes_[0]!r}: give rows of another class")
-        self._sample(dense(X), torch.from_numpy(codes).long(), self._net(len(self.classes_)), CategoricalNLL(), groups)
+        net = self._net(len(self.classes_), len(y), len(self.classes_))
+        self._sample(dense(X), torch.from_numpy(codes).long(), net, CategoricalNLL(), groups)
         return self
 
     def predictive(self, X: Any) -> Prediction:
@@ -200,7 +207,12 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             random_state, verbose: see `BayesianMLPClassifier`.
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
             output of the network. "constant": one for all rows, learned. A number: known, in the units of y.
-        standardize: give every column of X, and y, mean 0 and standard deviation 1.
+        loss: the law of y around a network. "normal"; "hurdle": values that repeat have probabilities of their own,
+            see `bdl.HurdleNLL`; "lognormal" or "gamma", for positive numbers. "auto" takes "hurdle" where more rows
+            than rounding explains sit on one value, or on a few, and noise="input"; else "normal". Compare laws by
+            CRPS, `predictive(X).crps(y)`: the log density of a law with masses is no log density of one without.
+        standardize: give every column of X mean 0 and standard deviation 1, and y too; other laws than the normal one
+            measure y from a bound or a repeated value in any case.
 
     Attributes:
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision, and
@@ -212,6 +224,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     """
 
     noise: Literal["input", "constant"] | float = field(default="input", kw_only=True)
+    loss: Literal["auto", "normal", "hurdle", "lognormal", "gamma"] = field(default="auto", kw_only=True)
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> BayesianMLPRegressor:
         """Sample the posterior given rows X (n, features) and their numbers y (n,).
@@ -219,28 +232,36 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         groups: (n,) equal for rows that depend on each other, such as those of one person. Rows that the fit holds out
             for a while, to stop the start and to compare priors, are then whole groups. The posterior is that of all.
 
-        Raises ValueError for values that are missing or not finite, and for a constant y.
+        Raises ValueError for values that are missing or not finite, for a constant y, and where `loss` does not fit y.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, ensure_min_samples=2)
         if y.min() == y.max():
             raise ConfigError(f"y is {y[0]:g} in all {len(y)} rows: nothing can be learned about a constant")
         values = pd.Series(y, name="y", dtype=np.float64)
-        learned = NumberTarget.learn(values, "y", "regression")
-        self.target_ = learned if self.standardize else dataclasses.replace(learned, mean=0.0, std=1.0)
-        net, likelihood = self._law()
+        if self.loss not in LOSSES:
+            raise ConfigError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        plain = self.loss == "auto" and (self.noise != "input" or not self.standardize)
+        learned = NumberTarget.learn(values, "y", "regression", NORMAL if plain else LOSSES[self.loss])
+        as_it_is = not self.standardize and learned.loss.get("_target_", NORMAL) == NORMAL
+        self.target_ = dataclasses.replace(learned, mean=0.0, std=1.0) if as_it_is else learned
+        net, likelihood = self._law(len(y))
         self._sample(dense(X), self.target_.encode(values, "y"), net, likelihood, groups)
         return self
 
-    def _law(self) -> tuple[nn.Module, Likelihood]:
+    def _law(self, rows: int) -> tuple[nn.Module, Likelihood]:
         """The network and its likelihood, in the units that the network sees. Raises ConfigError for other noise."""
-        predicted = HeteroscedasticNLL(min_std=self.target_.min_std)
+        kind = self.target_.loss.get("_target_", NORMAL)
+        predicted = likelihood_of({"type": kind, **self.target_.loss})
+        assert predicted is not None
         if self.noise == "input":
-            return self._net(2), predicted
+            return self._net(predicted.per_target, rows), predicted
+        if kind == HURDLE or kind != NORMAL and self.noise != "constant":
+            raise ConfigError(f"noise={self.noise!r} does not fit loss={self.loss!r}: noise='input' does")
         if self.noise == "constant":
-            return with_constant_scale(self._net(1)), predicted
+            return with_constant_scale(self._net(1, rows)), predicted
         if isinstance(self.noise, str) or not self.noise > 0:
             raise ConfigError(f"noise must be 'input', 'constant' or a number > 0, got {self.noise!r}")
-        return self._net(1), GaussianNLL(float(self.noise) / self.target_.std)
+        return self._net(1, rows), GaussianNLL(float(self.noise) / self.target_.std)
 
     def predictive(self, X: Any) -> ValuePrediction:
         """The whole predictive distribution, in the units of y; see `bdl.ValuePrediction`.

@@ -254,8 +254,9 @@ def test_a_rounded_target_bounds_the_predicted_scale(tmp_path):
     table["y"] = np.tile([3.0, 5.0, 6.0, 8.0], ROWS // 4)
     data = read_table(written(tmp_path, table), "y", drop=["name"], task="regression")
     assert data.target_units is not None
-    assert data.min_std * data.target_units[2] == pytest.approx(12**-0.5)
-    assert read_table(written(tmp_path, frame()), "y", drop=["name"]).min_std == 0.0
+    assert data.loss["min_std"] * data.target_units[2] == pytest.approx(12**-0.5)
+    assert data.loss["_target_"] == "bdl.HeteroscedasticNLL" and "4 levels" in (data.overview or "")
+    assert read_table(written(tmp_path, frame()), "y", drop=["name"]).loss == {}
 
 
 def test_rows_without_a_target_are_left_out_and_counted(tmp_path):
