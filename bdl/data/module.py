@@ -5,17 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence, Sized
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
-import lightning as L
 import torch
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from bdl.batch import count_items, structure
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.errors import ConfigError
+from bdl.lean import L
 
 Task = Literal["classification", "regression", "counts"]
 STAGES = {"train": "fit", "val": "validate", "test": "test"}  # Lightning's names of what a split is set up for
@@ -40,6 +40,9 @@ class DataModule(L.LightningDataModule):
         loss: the likelihood that fits the labels of a regression, as `_target_` and arguments; {} is that of the task.
             Where another of the same class is asked for, it has these arguments as far as it gives none.
         overview: what was read, in one line that a run prints; None prints nothing.
+        held_out: how rows were held out that are not exchangeable, in words that a report shows; None for others.
+        groups: (n,) int64 by split, for data whose items of one group depend on each other; {} for others. A part of
+            the training items that is held out for a while has whole groups.
     """
 
     task: Task = "classification"
@@ -47,6 +50,8 @@ class DataModule(L.LightningDataModule):
     target_units: tuple[str, float, float] | None = None
     loss: Mapping[str, Any] = {}
     overview: str | None = None
+    held_out: str | None = None
+    groups: Mapping[str, Tensor] = MappingProxyType({})
 
     @cached_property
     def num_data(self) -> int:
@@ -197,6 +202,8 @@ def as_data_module(module: Any) -> DataModule:
         raise ConfigError(
             f"data: {type(module).__name__} is no LightningDataModule: derive it from bdl.data.DataModule"
         )
+    from lightning.pytorch.utilities.model_helpers import is_overridden  # after Lightning, which bdl.lean imports
+
     kind: Any = type(module)  # no static class: its bases are those of the module
     adapted = copy.copy(module)
     adapted.prepare_data()

@@ -20,10 +20,12 @@ from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
 from bdl.data.frame import Format, Reading, locate, require_columns
 from bdl.data.kinds import of_each
+from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
 from bdl.data.tensors import TensorDataModule, count_batch
+from bdl.data.together import Order
 from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 
@@ -40,12 +42,14 @@ class TableEncoding:
         target: what the network predicts.
         id: columns that name the rows.
         reading: how the files of the table are written.
+        lags: the inputs that come from earlier rows.
     """
 
     inputs: InputEncoding
     target: Target
     id: tuple[str, ...]
     reading: Reading
+    lags: Lags | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON can hold."""
@@ -56,6 +60,7 @@ class TableEncoding:
             "target": {"task": self.target.task, **asdict(self.target)},
             "id": list(self.id),
             "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
+            **({} if self.lags is None else {"lags": self.lags.to_plain()}),
         }
 
     @staticmethod
@@ -71,7 +76,8 @@ class TableEncoding:
             classes = fields["task"] == "classification"
             target = ClassTarget(fields["name"], tuple(fields["labels"])) if classes else NumberTarget(**fields)
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
-            return TableEncoding(inputs, target, tuple(plain["id"]), reading)
+            lags = Lags.from_plain(plain["lags"]) if "lags" in plain else None
+            return TableEncoding(inputs, target, tuple(plain["id"]), reading, lags)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"no encoding of a table, {error} is missing or wrong: restore the file") from error
 
@@ -120,10 +126,19 @@ class TableDataModule(TensorDataModule):
     ):
         place, target, files = locate(path).name, columns.target, split.files(path)
         places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
-        frames = {s: reading.read(p, key, columns.written) for s, (key, p) in files.items()}
-        columns.check(frames["train"], split.column, place)
-        rows = split.rows({s: _with_target(frame, target, places[s]) for s, frame in frames.items()}, place)
-        train, no_inputs = rows["train"], columns.no_inputs(split.column)
+        lagged = columns.lags or {}
+        written = [name for name in columns.written if name not in lagged or name in columns.categorical]
+        written += [split.group] if split.group else []
+        frames = {s: reading.read(p, key, written) for s, (key, p) in files.items()}
+        columns.check(frames["train"], split, place)
+        lags = None
+        if lagged:
+            frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)
+        tables = {s: _with_target(frame, target, places[s]) for s, frame in frames.items()}
+        rows = split.rows(tables, place, reading.day_first)
+        self.held_out = split.words(rows, place, reading.day_first)
+        self.groups = split.groups(rows, place)
+        train, no_inputs = rows["train"], columns.no_inputs(split)
         of_inputs = [name for name in train.columns if name not in no_inputs]
         labels = pd.concat([part[target] for part in rows.values()])
         of_columns = columns.categorical, columns.max_levels, place, reading.day_first
@@ -132,7 +147,7 @@ class TableDataModule(TensorDataModule):
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
         ]
         (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
-        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
+        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path), lags)
         splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
@@ -141,7 +156,7 @@ class TableDataModule(TensorDataModule):
         self.loss = rule.loss if isinstance(rule, NumberTarget) else {}
         self.overview = (
             f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
-            f"target {rule.name}: {rule.task} ({reason})"
+            f"target {rule.name}: {rule.task} ({reason})" + ("" if self.held_out is None else f"; {self.held_out}")
         ) + (f"; {rule.words}" if isinstance(rule, NumberTarget) and rule.words else "")
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             _warn_of_repeated(splits, place)
@@ -187,6 +202,18 @@ def _target_of(
     return NumberTarget.learn(of_training, place, found, loss, labels), reason
 
 
+def _with_lags(
+    frame: Frame, columns: Columns, split: TableSplit, place: str, day_first: bool | None
+) -> tuple[Frame, Lags]:
+    """The rows that have all inputs from earlier rows. Raises ConfigError for rows in several files."""
+    if split.test_path is not None or split.val_path is not None:
+        raise ConfigError("data.lags takes all rows from one file: data.split_column marks those for testing in it")
+    order = None if split.order is None else Order.learn(frame[split.order], day_first, place)
+    lags = Lags.checked(columns.lags or {}, frame, columns.target, order, split.group, place)
+    lags, frame, complete = lags.learn(frame, place)
+    return frame[complete], lags
+
+
 def _with_target(frame: Frame, target: str, place: str) -> Rows:
     """The rows that have a target; the others are counted in a warning."""
     require_columns(frame, [target], "data.target=", place)
@@ -224,6 +251,7 @@ def read_table(
     thousands: str = "none",
     missing: Sequence[str] = ("?",),
     day_first: bool | None = None,
+    encoding: str | None = None,
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     split_seed: int = 0,
@@ -232,12 +260,16 @@ def read_table(
     test_path: str | Path | None = None,
     val_path: str | Path | None = None,
     all_rows: bool = False,
+    order: str | None = None,
+    group: str | None = None,
+    lags: Mapping[str, Sequence[int]] | None = None,
     batch_size: int | Literal["auto"] | None = "auto",
     loss: str | None = None,
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
-    columns = Columns(target, task, id, drop, categorical, max_levels)
-    reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first)
-    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, test_path, val_path, all_rows)
+    columns = Columns(target, task, id, drop, categorical, max_levels, lags)
+    reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
+    files = test_path, val_path, all_rows
+    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)
     return TableDataModule(path, columns, reading, split, batch_size=batch_size, loss=loss, **batching)

@@ -34,18 +34,16 @@ def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
 
     Raises ConfigError when shapes do not match, or labels or probabilities are out of range.
     """
-    from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
-
     probs, labels = checked_classes(probs, labels)
     p_of_label = probs.gather(1, labels[:, None]).clamp_min(torch.finfo(probs.dtype).tiny)  # (n, 1)
     error = probs - torch.nn.functional.one_hot(labels, probs.shape[1])  # (n, K)
     risk = risk_coverage(probs, labels)
     allowed = (risk <= RISK).nonzero()
-    settings = {"num_classes": probs.shape[1], "validate_args": False}
+    confidence, accuracy, count = reliability_bins(probs, labels)
     return {
-        "accuracy": multiclass_accuracy(probs, labels, average="micro", **settings).item(),
+        "accuracy": (probs.argmax(1) == labels).double().mean().item(),
         "nll": -p_of_label.log().double().mean().item(),
-        "ece": multiclass_calibration_error(probs, labels, n_bins=BINS, norm="l1", **settings).item(),
+        "ece": ((accuracy - confidence).abs() * count).nansum().item() / len(probs),
         "brier": error.square().sum(1).double().mean().item(),
         "ece_adaptive": adaptive_ece(probs, labels),
         **{f"brier_{name}": part for name, part in brier_parts(probs, labels).items()},
@@ -125,7 +123,7 @@ def reliability_bins(probs: Tensor, labels: Tensor, bins: int = BINS) -> tuple[T
     """
     probs, labels = checked_classes(probs, labels)
     confidence, predicted = probs.double().max(1)  # (n,)
-    # float32, as in torchmetrics: the diagram then has the same bins as the ECE
+    # float32, as in torchmetrics, whose ECE then has the same bins
     edges = torch.linspace(0, 1, bins + 1, device=probs.device)
     index = (torch.bucketize(confidence.float(), edges, right=True) - 1).clamp_(max=bins - 1)
     sums = (torch.ones_like(confidence), confidence, (predicted == labels).double())
@@ -144,7 +142,6 @@ def checked_classes(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         raise ConfigError(f"labels must be in 0 .. {last}, the classes of the probabilities; got {low} .. {high}")
     if not bool(((probs > -1e-3) & (probs < 1 + 1e-3)).all()):
         raise ConfigError("probabilities must be in [0, 1], got NaN or values outside: apply softmax to logits first")
-    # An average may round to 1 + 1e-7; torchmetrics would take it for a logit and apply softmax
     return probs.clamp(0, 1), labels.long()
 
 
@@ -176,12 +173,10 @@ def value_means(prediction: ValuePrediction, y: Tensor) -> dict[str, Tensor]:
 
     `mse` is the mean squared error, and `shares` (19,) are the shares of y below each of the quantiles.
     """
-    from torchmetrics.functional.regression import mean_squared_error
-
     columns = as_columns(y.double(), prediction.mean.shape)
     normal = torch.distributions.Normal(prediction.mean.double(), prediction.std.double(), validate_args=False)
     scores = {
-        "mse": mean_squared_error(prediction.mean.double(), columns.contiguous()),
+        "mse": (prediction.mean.double() - columns).square().mean(),
         "nll": -prediction.log_density(columns).double().mean(),
         "nll_normal": -normal.log_prob(columns).sum(-1).mean(),
         "crps": prediction.crps(columns).double().mean(),

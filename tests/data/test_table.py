@@ -326,7 +326,7 @@ BAD = {
     "one column": (b"y\n1\n2\n", {}, "one column only .* data.separator names the sign between them"),
     "more fields": (b"a,y\n1,2,3\n1,2,3\n", {"drop": []}, r"cannot be read as csv \(.* Expected 2 fields in line 2"),
     "ragged": (b"a,y\n1,2\n1,2,3\n", {"drop": []}, r"cannot be read as csv \(.* Expected 2 fields in line 3, saw 3"),
-    "coding": ("a,y\nKöln,2\n".encode("latin1"), {}, "is no UTF-8 text"),
+    "coding": ("a,y\nKöln,2\n".encode("latin1"), {"encoding": "utf-8"}, "is no utf-8 text"),
     "no thousands": (
         FIRST_COMMA.encode(), {"drop": [], "task": "regression", "thousands": "comma"},
         r"a holds numbers that are texts \('1,0'\): set data.decimal=comma",
