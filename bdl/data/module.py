@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import torch
@@ -36,16 +37,21 @@ class DataModule(L.LightningDataModule):
         input_shape: the shape of one item as the network sees it; by default that of the first training item.
         batch_size: items per chain and step; by default that of the training loader.
         target_units: name, shift and scale of the target of a regression, whose units are shift + scale x labels.
-        min_std: the standard deviation of the noise that rounding leaves in the labels of a regression, in their units
-            as the network sees them; a predicted scale has this bound where the loss gives none.
+        loss: the likelihood that fits the labels of a regression, as `_target_` and arguments; {} is that of the task.
+            Where another of the same class is asked for, it has these arguments as far as it gives none.
         overview: what was read, in one line that a run prints; None prints nothing.
+        held_out: how rows were held out that are not exchangeable, in words that a report shows; None for others.
+        groups: (n,) int64 by split, for data whose items of one group depend on each other; {} for others. A part of
+            the training items that is held out for a while has whole groups.
     """
 
     task: Task = "classification"
     num_targets: int = 1
     target_units: tuple[str, float, float] | None = None
-    min_std: float = 0.0
+    loss: Mapping[str, Any] = {}
     overview: str | None = None
+    held_out: str | None = None
+    groups: Mapping[str, Tensor] = MappingProxyType({})
 
     @cached_property
     def num_data(self) -> int:

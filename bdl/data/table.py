@@ -20,10 +20,12 @@ from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
 from bdl.data.frame import Format, Reading, locate, require_columns
 from bdl.data.kinds import of_each
+from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
 from bdl.data.tensors import TensorDataModule, count_batch
+from bdl.data.together import Order
 from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 
@@ -40,12 +42,14 @@ class TableEncoding:
         target: what the network predicts.
         id: columns that name the rows.
         reading: how the files of the table are written.
+        lags: the inputs that come from earlier rows.
     """
 
     inputs: InputEncoding
     target: Target
     id: tuple[str, ...]
     reading: Reading
+    lags: Lags | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON can hold."""
@@ -56,6 +60,7 @@ class TableEncoding:
             "target": {"task": self.target.task, **asdict(self.target)},
             "id": list(self.id),
             "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
+            **({} if self.lags is None else {"lags": self.lags.to_plain()}),
         }
 
     @staticmethod
@@ -71,7 +76,8 @@ class TableEncoding:
             classes = fields["task"] == "classification"
             target = ClassTarget(fields["name"], tuple(fields["labels"])) if classes else NumberTarget(**fields)
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
-            return TableEncoding(inputs, target, tuple(plain["id"]), reading)
+            lags = Lags.from_plain(plain["lags"]) if "lags" in plain else None
+            return TableEncoding(inputs, target, tuple(plain["id"]), reading, lags)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"no encoding of a table, {error} is missing or wrong: restore the file") from error
 
@@ -97,6 +103,8 @@ class TableDataModule(TensorDataModule):
         reading: how the files of the table are written.
         split: which rows are for training, validation and testing.
         batch_size: rows per chain and step; None means all training rows, "auto" 100 or all of fewer.
+        loss: the class of the likelihood that will be used, such as "bdl.LogNormalNLL", because the units in which the
+            network sees the target depend on it. None: one that fits the values, see `find_law`.
         batching: chains, seed, stack and replacement, as in `TensorBatches`.
 
     `read_table` makes one of flat arguments, which are the keys of `data=csv`.
@@ -113,33 +121,43 @@ class TableDataModule(TensorDataModule):
         split: TableSplit = TableSplit(),  # noqa: B008
         *,
         batch_size: int | Literal["auto"] | None = "auto",
+        loss: str | None = None,
         **batching: Unpack[Batching],
     ):
         place, target, files = locate(path).name, columns.target, split.files(path)
         places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
-        frames = {s: reading.read(p, key, columns.written) for s, (key, p) in files.items()}
-        columns.check(frames["train"], split.column, place)
-        rows = split.rows({s: _with_target(frame, target, places[s]) for s, frame in frames.items()}, place)
-        train, no_inputs = rows["train"], columns.no_inputs(split.column)
+        lagged = columns.lags or {}
+        written = [name for name in columns.written if name not in lagged or name in columns.categorical]
+        written += [split.group] if split.group else []
+        frames = {s: reading.read(p, key, written) for s, (key, p) in files.items()}
+        columns.check(frames["train"], split, place)
+        lags = None
+        if lagged:
+            frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)
+        tables = {s: _with_target(frame, target, places[s]) for s, frame in frames.items()}
+        rows = split.rows(tables, place, reading.day_first)
+        self.held_out = split.words(rows, place, reading.day_first)
+        self.groups = split.groups(rows, place)
+        train, no_inputs = rows["train"], columns.no_inputs(split)
         of_inputs = [name for name in train.columns if name not in no_inputs]
         labels = pd.concat([part[target] for part in rows.values()])
         of_columns = columns.categorical, columns.max_levels, place, reading.day_first
         questions: list[Callable[[], Any]] = [
-            lambda: _target_of(labels, train[target], columns.task, place),
+            lambda: _target_of(labels, train[target], columns.task, place, loss),
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
         ]
         (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
-        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
+        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path), lags)
         splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
         self.name = place
         self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
-        self.min_std = rule.min_std if isinstance(rule, NumberTarget) else 0.0
+        self.loss = rule.loss if isinstance(rule, NumberTarget) else {}
         self.overview = (
             f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
-            f"target {rule.name}: {rule.task} ({reason})"
-        )
+            f"target {rule.name}: {rule.task} ({reason})" + ("" if self.held_out is None else f"; {self.held_out}")
+        ) + (f"; {rule.words}" if isinstance(rule, NumberTarget) and rule.words else "")
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             _warn_of_repeated(splits, place)
 
@@ -174,12 +192,26 @@ class TableDataModule(TensorDataModule):
         return {s: (x[s], y[s]) for s in rows}
 
 
-def _target_of(labels: Series, of_training: Series, task: Task | None, place: str) -> tuple[Target, str]:
+def _target_of(
+    labels: Series, of_training: Series, task: Task | None, place: str, loss: str | None
+) -> tuple[Target, str]:
     """What the network predicts, and why in a few words. labels: of all rows."""
     found, reason = find_task(labels, place) if task is None else (task, "as asked for")
     if found == "classification":
         return ClassTarget.learn(labels, place), reason
-    return NumberTarget.learn(of_training, place, found), reason
+    return NumberTarget.learn(of_training, place, found, loss, labels), reason
+
+
+def _with_lags(
+    frame: Frame, columns: Columns, split: TableSplit, place: str, day_first: bool | None
+) -> tuple[Frame, Lags]:
+    """The rows that have all inputs from earlier rows. Raises ConfigError for rows in several files."""
+    if split.test_path is not None or split.val_path is not None:
+        raise ConfigError("data.lags takes all rows from one file: data.split_column marks those for testing in it")
+    order = None if split.order is None else Order.learn(frame[split.order], day_first, place)
+    lags = Lags.checked(columns.lags or {}, frame, columns.target, order, split.group, place)
+    lags, frame, complete = lags.learn(frame, place)
+    return frame[complete], lags
 
 
 def _with_target(frame: Frame, target: str, place: str) -> Rows:
@@ -219,6 +251,7 @@ def read_table(
     thousands: str = "none",
     missing: Sequence[str] = ("?",),
     day_first: bool | None = None,
+    encoding: str | None = None,
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     split_seed: int = 0,
@@ -227,11 +260,16 @@ def read_table(
     test_path: str | Path | None = None,
     val_path: str | Path | None = None,
     all_rows: bool = False,
+    order: str | None = None,
+    group: str | None = None,
+    lags: Mapping[str, Sequence[int]] | None = None,
     batch_size: int | Literal["auto"] | None = "auto",
+    loss: str | None = None,
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
-    columns = Columns(target, task, id, drop, categorical, max_levels)
-    reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first)
-    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, test_path, val_path, all_rows)
-    return TableDataModule(path, columns, reading, split, batch_size=batch_size, **batching)
+    columns = Columns(target, task, id, drop, categorical, max_levels, lags)
+    reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
+    files = test_path, val_path, all_rows
+    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)
+    return TableDataModule(path, columns, reading, split, batch_size=batch_size, loss=loss, **batching)

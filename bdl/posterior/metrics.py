@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.likelihoods import as_columns
+from bdl.likelihoods import Likelihood, as_columns
 from bdl.posterior.prediction import ValuePrediction
 
 BINS = 15  # equal bins of confidence, Guo et al. 2017
@@ -192,13 +192,14 @@ def value_means(prediction: ValuePrediction, y: Tensor) -> dict[str, Tensor]:
 def shares_below(prediction: ValuePrediction, y: Tensor, q: Tensor) -> Tensor:
     """(len(q),) shares of y below their predicted q-quantiles; q where the prediction is calibrated.
 
-    For counts, whose quantiles jump, a value that sits on the quantile counts in proportion (Czado et al. 2009, eq. 2).
+    A value with a probability of its own, such as a count, counts in proportion where it sits on the quantile (Czado et
+    al. 2009, eq. 2).
     """
     columns = as_columns(y.double(), prediction.mean.shape)
     upper = prediction.cdf(columns).double()
-    if not prediction.mixture.likelihood.counts:
+    if not prediction.mixture.has_masses:
         return torch.stack([(upper <= one).double().mean() for one in q])
-    lower = prediction.cdf(columns - 1).double()
+    lower = prediction.below(columns).double()
     width = (upper - lower).clamp_min(torch.finfo(torch.float64).tiny)
     return torch.stack([((one - lower) / width).clamp(0, 1).mean() for one in q])
 
@@ -216,28 +217,18 @@ def constant_class_losses(y: Tensor, seen: Tensor | None = None) -> Tensor:
     return -((counts[y + shift] + 1.0 - own) / (len(known) - own + classes)).double().log().flatten()
 
 
-def constant_value_losses(y: Tensor, counts: bool, seen: Tensor | None = None) -> Tensor:
-    """(n,) -log p of numbers y (n,) or (n, k) under one law of two moments for each target, in nats.
+def constant_value_losses(y: Tensor, likelihood: Likelihood, seen: Tensor | None = None) -> Tensor:
+    """(n,) -log p of numbers y (n,) or (n, k) under one law for all items, see `Likelihood.constant`, in nats.
 
-    The moments of the targets `seen`. None: of y, and 2/n is added for each target, by which the NLL on what
-    it has seen is too small (Akaike). NaN where fewer than 3 targets were seen.
+    The law has the moments of the targets `seen`. None: those of y, and 2/n is added for each target, by which the NLL
+    on what it has seen is too small (Akaike). NaN where fewer than 3 targets were seen.
     """
     y = y.double().reshape(len(y), -1)
     known = y if seen is None else seen.double().reshape(len(seen), -1)
     if len(known) < 3:
         return torch.full_like(y[:, 0], math.nan)
-    losses = -_law_of_moments(known, counts).log_prob(y).sum(-1)
+    losses = -likelihood.constant(known).log_prob(y).sum(-1)
     return losses if seen is not None else losses + 2 * y.shape[1] / len(y)
-
-
-def _law_of_moments(y: Tensor, counts: bool) -> torch.distributions.Distribution:
-    """The law of targets (n, k) for all items alike: normal, or for counts negative binomial, of their moments."""
-    mean, variance = y.mean(0), y.var(0, unbiased=False).clamp_min(torch.finfo(y.dtype).tiny)
-    if not counts:
-        return torch.distributions.Normal(mean, variance.sqrt())
-    mean = mean.clamp_min(torch.finfo(y.dtype).tiny)
-    excess = (variance - mean).clamp_min(1e-6 * mean)  # hardly more than the mean: Poisson
-    return torch.distributions.NegativeBinomial(mean.square() / excess, probs=excess / (mean + excess))
 
 
 def agreement(probs: Tensor, reference: Tensor) -> dict[str, float]:

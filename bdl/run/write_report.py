@@ -70,6 +70,7 @@ class ReportRequest:
     law: Mapping[str, float] = field(default_factory=dict)  # what `bdl.law.measure.measure_law` says of the samples
     command: str = ""  # the command that makes the run
     seconds: float = math.nan  # of the run
+    simple: Mapping[str, torch.Tensor] | None = None  # losses of simple models on the test rows
     chain_weights: ChainWeights | None = None  # None: uniform, or what the run has stored
 
 
@@ -79,7 +80,14 @@ def write_report(request: ReportRequest) -> dict[str, float]:
     start = load_start([run], request.posterior)
     with WorkProgress("evaluating") as progress:
         summary = summarise(
-            request.posterior, request.splits, outcome.trace, request.ood, progress, start, request.calibrate
+            request.posterior,
+            request.splits,
+            outcome.trace,
+            request.ood,
+            progress,
+            start,
+            request.calibrate,
+            request.simple,
         )
     summary.command, summary.seconds = request.command, request.seconds
     summary.metrics |= request.law
@@ -225,6 +233,7 @@ def facts_of(plan: Plan, data: DataModule, process: ProcessInfo) -> dict[str, st
         "sampler": sampler,
         "schedule": plan.choices["schedule"],
         "N": f"{data.num_data:,}",
+        **({} if data.held_out is None else {"held out": data.held_out}),
         **_scores(plan, data),
         "batch": str(data.batch_size) + (" per device" if several and strategy == "ddp" else ""),
         "devices": f"{process.world_size}, {strategy}" if several else "1",
@@ -247,12 +256,13 @@ def _scores(plan: Plan, data: DataModule) -> dict[str, str]:
 
 
 def target_fact(data: DataModule) -> dict[str, str]:
-    """What a report says of a table's target: its name, its task, and what 1 is in the units of the metrics."""
+    """What a report says of a table's target: its name, its task, what 1 is in the units of the metrics, its values."""
     target = (data.preprocessing() or {}).get("target")
     if target is None:
         return {}
     unit = f", standardised: 1 is {target['std']:.4g}" if target["task"] == "regression" else ""
-    return {"target": f"{target['name']} ({target['task']}{unit})"}
+    values = f"; {target['words']}" if target.get("words") else ""
+    return {"target": f"{target['name']} ({target['task']}{unit}){values}"}
 
 
 def log_report(loggers: Iterable[Logger], report: Path, data: ReportData, steps: int) -> None:

@@ -95,7 +95,7 @@ def test_worse_than_the_start_means_beyond_error_item_by_item():
 def test_a_better_start_is_no_verdict_on_prior_of_another_law():
     judged = of(**HOT, test__start__nll=0.114)
     assert judged.outcome == "another temperature"
-    assert next(c for c in judged.notes if c.name == "Average against the start").level == "look"
+    assert next(c for c in judged.notes if c.name == "Average against its start").level == "look"
 
 
 def test_red_is_for_divergence_and_for_worse_than_a_constant():
