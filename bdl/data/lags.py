@@ -150,7 +150,7 @@ class Lags:
                 f"data.group={self.series} is missing in {series.isna().sum()} rows of {place}: fill it in"
             )
         columns = {KEY: self.order.key(frame[self.order.name], place), SERIES: series, ROW: np.arange(len(frame))}
-        here = pd.DataFrame(columns | {name: frame[name].to_numpy() for name in self.of})
+        here: Frame = pd.DataFrame(columns | {name: frame[name].to_numpy() for name in self.of})
         if (double := here.duplicated([SERIES, KEY])).any():
             row = int(np.flatnonzero(double)[0])
             remedy = "data.group names the column that tells series apart" if self.series is None else "leave one out"
@@ -159,7 +159,7 @@ class Lags:
                 f"its series, so that neither is the earlier one ({double.sum()} of {len(frame)} rows): {remedy}"
             )
         if self.last:
-            before = pd.DataFrame([{**row, ROW: -1} for row in self.last])
+            before: Frame = pd.DataFrame([{**row, ROW: -1} for row in self.last])
             here = pd.concat([before.astype({c: object for c in self.of}), here.astype({c: object for c in self.of})])
             here = here.drop_duplicates([SERIES, KEY], keep="last")
             here = here[here[SERIES].isin(set(series))]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import CategoricalNLL, HeteroscedasticNLL, Loss
+from bdl.posterior.evaluation import PosteriorEvaluation
 
 MOST_ROWS = 500  # training rows; of more, a network is hardly ever behind
 MOST_OF_GP = 300  # its time grows with the cube of the rows
@@ -66,11 +67,11 @@ def _of_numbers(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> dict[st
     return losses
 
 
-def compared(losses: Mapping[str, Tensor], own: Tensor) -> dict[str, float]:
-    """`simple/NAME/nll` and `simple/NAME/gain_se`, the standard error of its difference from the own losses (n,)."""
+def compared(losses: Mapping[str, Tensor], evaluations: Mapping[str, PosteriorEvaluation]) -> dict[str, float]:
+    """`test/simple/NAME/nll` and `.../gain_se`, the standard error of the difference from the average's losses."""
     metrics = {}
     for name, each in losses.items():
-        gain = own - each
-        metrics[f"simple/{name}/nll"] = float(each.mean())
-        metrics[f"simple/{name}/gain_se"] = float(gain.std() / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
+        gain = evaluations["test"].losses() - each
+        metrics[f"test/simple/{name}/nll"] = float(each.mean())
+        metrics[f"test/simple/{name}/gain_se"] = float(gain.std() / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
     return metrics

@@ -125,8 +125,7 @@ def _choose(request: RunRequest, data: RunData, began: float) -> Tuning:
     if tuning.budget is not None and (budget := seconds_of(tuning.budget)) is not None:
         return _choose_within(case, budget, began)
     found, _ = case.tune(int(case.stack.motion.steps), FEWEST_STEPS)
-    choices = (*in_time(case.by_rows, found.rhat, case.data.num_data), *found.choices)
-    return replace(found, choices=choices)
+    return replace(found, choices=(*in_time(case.by_rows, found.rhat, case.data.num_data), *found.choices))
 
 
 def _choose_within(case: _Case, budget: float, began: float) -> Tuning:
@@ -204,9 +203,8 @@ class _Case:
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
             dynamics, num_data=problem.num_data, steps=steps, weighting=weighting, exchange=self.sampler.exchange,
-            temperature=None if finds_t else problem.temperature, given=self.fixed(optimises),
+            temperature=None if finds_t else problem.temperature, given=self.fixed(optimises), groups=problem.groups,
             seed=problem.seed, compiled=problem.compiled, heat=self.tuning.heat, labels=problem.labels,
-            groups=problem.groups,
         )  # fmt: skip
         if optimises or not self.stack.keeping.in_cycles:
             return tuning, seconds

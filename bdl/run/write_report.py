@@ -24,6 +24,7 @@ from bdl.posterior.report.numbers import Summary, calibration_fact, diverged_fac
 from bdl.posterior.report.page import score_table, write_page
 from bdl.posterior.report.pictures import Picture, ReportData, pictures_of
 from bdl.posterior.report.text import Pieces
+from bdl.posterior.simple_models import compared
 from bdl.posterior.value_evaluation import Units
 from bdl.posterior.verdict import verdict
 from bdl.run.console import WorkProgress
@@ -70,7 +71,7 @@ class ReportRequest:
     law: Mapping[str, float] = field(default_factory=dict)  # what `bdl.law.measure.measure_law` says of the samples
     command: str = ""  # the command that makes the run
     seconds: float = math.nan  # of the run
-    simple: Mapping[str, torch.Tensor] | None = None  # losses of simple models on the test rows
+    simple: Mapping[str, torch.Tensor] = field(default_factory=dict)  # losses of simple models on the test rows
     chain_weights: ChainWeights | None = None  # None: uniform, or what the run has stored
 
 
@@ -80,17 +81,10 @@ def write_report(request: ReportRequest) -> dict[str, float]:
     start = load_start([run], request.posterior)
     with WorkProgress("evaluating") as progress:
         summary = summarise(
-            request.posterior,
-            request.splits,
-            outcome.trace,
-            request.ood,
-            progress,
-            start,
-            request.calibrate,
-            request.simple,
+            request.posterior, request.splits, outcome.trace, request.ood, progress, start, request.calibrate
         )
     summary.command, summary.seconds = request.command, request.seconds
-    summary.metrics |= request.law
+    summary.metrics |= {**request.law, **compared(request.simple, summary.evaluations)}
     if request.chain_weights is not None:
         request.chain_weights.add_to(summary, request.posterior)
     summary.metrics |= {"temperature/thermostat": 1.0} if sampler is not None and sampler.dynamics.thermostat else {}

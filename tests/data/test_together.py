@@ -91,7 +91,7 @@ def test_equal_rows_of_an_order_stay_together(tmp_path):
 
 BAD = {
     "no order": ({"order": "day"}, lambda t: t.assign(day="spring"), "day does not sort.* 'spring': data.order takes"),
-    "gap": ({"order": "day"}, lambda t: t.assign(day=t["day"].where(t["y"] > 1)), "day holds no date .* in 1 of 120 rows"),
+    "gap": ({"order": "day"}, lambda t: t.assign(day=t["day"].where(t["y"] > 1)), "day holds no date .* in 1 of 120"),
     "fold": ({"order": "day", "fold": 1, "val_fraction": 0.2}, lambda t: t, "data.fold=1 names a part"),
     "constant": ({"order": "day"}, lambda t: t.assign(day=3), "data.order=day has one value in so many rows"),
     "no column": ({"order": "days"}, lambda t: t, "data.order=days: table.csv has no such column; did you mean day"),

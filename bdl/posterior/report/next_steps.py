@@ -34,7 +34,7 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
         return [("See that another run predicts the same", another_seed(command))]
     if judged.outcome == "prior does not fit":
         colder = changed(changed(command, "tune=auto"), "tune.temperature=true")
-        of_t = [("Read the temperature that predicts best", colder)] if m["temperature"] == 1 else []
+        of_t = [] if m["temperature"] < 1 else [("Read the temperature that predicts best", colder)]
         return [*of_t, ("Learn the width of the prior", changed(command, "sampler.prior.precision=learned"))]
     if judged.outcome in ("more samples", "not at rest"):
         return _longer(judged, m, command, steps)

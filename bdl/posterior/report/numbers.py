@@ -24,7 +24,6 @@ from bdl.posterior.judge_law import by_direction, sampled_temperature
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.ood import detection, named_detection
 from bdl.posterior.predict import Posterior
-from bdl.posterior.simple_models import compared
 from bdl.posterior.traces import TraceColumns
 from bdl.posterior.verdict import verdict
 from bdl.posterior.weights import energy_spreads
@@ -69,7 +68,6 @@ def summarise(
     progress: Progress | None = None,
     start: Posterior | None = None,
     calibrate: CalibrationRequest | None = None,
-    simple: Mapping[str, Tensor] | None = None,
 ) -> Summary:
     """Evaluate the posterior.
 
@@ -82,7 +80,6 @@ def summarise(
         progress: called while the samples are evaluated, as `Posterior.evaluate_all` calls it.
         start: the deep ensemble at which the chains began; `test/start/...` are the scores of its average.
         calibrate: what to fit on the split "val" and to score on "test".
-        simple: (n,) losses of simple models on the split "test", see `losses_of_simple_models`.
 
     Raises StoreError if a sample cannot be read.
     """
@@ -107,9 +104,6 @@ def summarise(
     metrics |= {} if posterior.stacking is None else posterior.stacking.metrics
     metrics |= _temperatures(posterior, trace)
     metrics |= {} if start is None else _start(start, loaders, evaluations)
-    if simple and "test" in evaluations:
-        own = evaluations["test"].losses()
-        metrics |= {f"test/{name}": value for name, value in compared(simple, own).items()}
     calibration, of_calibration = (None, {}) if calibrate is None else calibrate.fit(evaluations)
     metrics |= of_calibration
     warnings = _importance(posterior, metrics)
