@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
-from bdl.sklearn.sampling import SamplingPlan, sample
+from bdl.sklearn.sampling import SamplingPlan, group_numbers, sample
 from bdl.start import AdamWStart
 
 LOSSES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA}
@@ -37,16 +37,6 @@ LOSSES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NOR
 def dense(X: Any) -> np.ndarray:
     """(n, features): a sparse matrix, as encoders of categories make it, becomes an array."""
     return X.toarray() if issparse(X) else X
-
-
-def group_numbers(groups: Any, rows: int, name: str) -> Tensor | None:
-    """(rows,) int64, equal for rows of one group. Raises ConfigError for another number of rows, and for gaps."""
-    if groups is None:
-        return None
-    codes, _ = pd.factorize(pd.Series(column_or_1d(groups)))
-    if len(codes) != rows or (codes < 0).any():
-        raise ConfigError(f"{name} has {(codes >= 0).sum()} values for {rows} rows: give each row its group")
-    return torch.from_numpy(codes)
 
 
 @dataclass(eq=False, repr=False)
