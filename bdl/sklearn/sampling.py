@@ -25,7 +25,7 @@ from bdl.posterior.report.numbers import summarise
 from bdl.posterior.verdict import verdict
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.samplers.dynamics.base import Transition
-from bdl.tune.find import HELD_OUT_SHARE
+from bdl.tune.find import rows_of_trials
 from bdl.tune.sampler import SAMPLERS, choose_length, choose_sampler
 
 BURN_IN = 0.4  # share of the steps before samples are kept
@@ -120,9 +120,9 @@ def sample(
     with quiet_on_one_thread(), tempfile.TemporaryDirectory() as folder:
         stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
         if plan.start is not None:
-            default = bdl.AdamWStart(val_fraction=HELD_OUT_SHARE)  # on the rows of the trials
-            start = plan.start if isinstance(plan.start, bdl.AdamWStart) else default
-            start.train(stack, batches_of(x, y, len(x), plan), likelihood, groups=groups)
+            start, (rows, _) = plan.start, rows_of_trials(len(x), plan.seed, groups)  # trials begin there too
+            start = start if isinstance(start, bdl.AdamWStart) else bdl.AdamWStart()
+            start.train(stack, batches_of(x, y, len(x), plan), likelihood, groups=groups, rows=rows)
         settings = find_missing(stack, likelihood, x, y, plan, groups)
         plan = asked.for_rows(len(x), settings.pop("rhat", math.nan))
         monitor, sampler = run(stack, likelihood, x, y, plan, settings, folder)
