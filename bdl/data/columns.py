@@ -33,6 +33,8 @@ class Columns:
         drop: further columns that are no inputs.
         categorical: columns of numbers that name categories.
         max_levels: a text column with more categories is refused.
+        exposure: the column of exposures, over which the counts of the target were collected: their mean is exposure x
+            rate. It makes the task "counts".
     """
 
     target: str
@@ -41,6 +43,14 @@ class Columns:
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
     max_levels: int = 50
+    exposure: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.exposure is not None and self.task not in (None, "counts"):
+            raise ConfigError(
+                f"data.exposure={self.exposure} is the exposure of a count, and data.task={self.task}: set "
+                "data.task=counts, or leave data.exposure out"
+            )
 
     @property
     def written(self) -> list[str]:
@@ -48,16 +58,19 @@ class Columns:
         return [*self.categorical, *self.drop, *self.id]
 
     def no_inputs(self, split_column: str | None) -> list[str]:
-        return [self.target, *self.id, *self.drop, *([] if split_column is None else [split_column])]
+        others = [name for name in (self.exposure, split_column) if name is not None]
+        return [self.target, *self.id, *self.drop, *others]
 
     def check(self, frame: Frame, split_column: str | None, place: str) -> None:
         """Raise ConfigError for names of columns that the table lacks, and for a target that is an input too."""
         named = {"target": [self.target], "id": self.id, "drop": self.drop, "categorical": self.categorical}
         named |= {} if split_column is None else {"split_column": [split_column]}
+        named |= {} if self.exposure is None else {"exposure": [self.exposure]}
         of_each(lambda key: require_columns(frame, named[key], f"data.{key}=", place), named, place)
-        for key in ("id", "drop", "categorical"):
-            if self.target in named[key]:
-                raise ConfigError(f"data.{key} names {self.target}, which is the target: take it out of data.{key}")
+        for use, column in (("target", self.target), ("exposure", self.exposure)):
+            for key in ("id", "drop", "categorical", *(["exposure"] if use == "target" else [])):
+                if column is not None and column in named.get(key, ()):
+                    raise ConfigError(f"data.{key} names {column}, which is the {use}: take it out of data.{key}")
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,12 @@ from typing import Any, Literal, Unpack
 import numpy as np
 import pandas as pd
 import pandas.util
+import torch
 from torch import Tensor
 
 from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
+from bdl.data.exposure import ExposureColumn
 from bdl.data.frame import Format, Reading, locate, require_columns
 from bdl.data.kinds import of_each
 from bdl.data.loader import Batching, TensorBatches
@@ -40,12 +42,22 @@ class TableEncoding:
         target: what the network predicts.
         id: columns that name the rows.
         reading: how the files of the table are written.
+        exposure: makes the offset of a log rate; None without one.
     """
 
     inputs: InputEncoding
     target: Target
     id: tuple[str, ...]
     reading: Reading
+    exposure: ExposureColumn | None = None
+
+    def encode(self, frame: Frame, key: str, place: str, last: bool = False) -> Tensor:
+        """(n, features) float32 as the network reads them, as `InputEncoding.encode`; an offset is the last one."""
+        if self.exposure is None:
+            return self.inputs.encode(frame, key, place, last)
+        require_columns(frame, [self.exposure.name], key, place)
+        offset = torch.from_numpy(self.exposure.encode(frame[self.exposure.name], place))
+        return torch.cat([self.inputs.encode(frame, key, place, last), offset], 1)
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON can hold."""
@@ -56,6 +68,7 @@ class TableEncoding:
             "target": {"task": self.target.task, **asdict(self.target)},
             "id": list(self.id),
             "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
+            **({} if self.exposure is None else {"exposure": asdict(self.exposure)}),
         }
 
     @staticmethod
@@ -71,7 +84,8 @@ class TableEncoding:
             classes = fields["task"] == "classification"
             target = ClassTarget(fields["name"], tuple(fields["labels"])) if classes else NumberTarget(**fields)
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
-            return TableEncoding(inputs, target, tuple(plain["id"]), reading)
+            exposure = ExposureColumn(**plain["exposure"]) if "exposure" in plain else None
+            return TableEncoding(inputs, target, tuple(plain["id"]), reading, exposure)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"no encoding of a table, {error} is missing or wrong: restore the file") from error
 
@@ -125,20 +139,23 @@ class TableDataModule(TensorDataModule):
         labels = pd.concat([part[target] for part in rows.values()])
         of_columns = columns.categorical, columns.max_levels, place, reading.day_first
         questions: list[Callable[[], Any]] = [
-            lambda: _target_of(labels, train[target], columns.task, place),
+            lambda: _target_of(labels, train[target], columns, place),
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
+            lambda: None if columns.exposure is None else ExposureColumn.learn(train[columns.exposure], place),
         ]
-        (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
-        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
+        (rule, reason), inputs, exposure = of_each(lambda ask: ask(), questions, place)
+        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading, exposure)
         splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
         self.name = place
         self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
         self.min_std = rule.min_std if isinstance(rule, NumberTarget) else 0.0
+        self.has_offset = exposure is not None
         self.overview = (
-            f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
+            f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0] - self.has_offset} inputs; "
             f"target {rule.name}: {rule.task} ({reason})"
+            + ("" if exposure is None else f"; mean = rate x {exposure.name}, on average {exposure.mean:.4g}")
         )
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             _warn_of_repeated(splits, place)
@@ -165,18 +182,21 @@ class TableDataModule(TensorDataModule):
 
     def _encode(self, rows: Mapping[str, Rows], places: Mapping[str, str]) -> dict[str, tuple[Tensor, Tensor]]:
         """x and y of each split. The rows are given up: a column is let go once it is an input of all."""
-        inputs, target = self.encoding.inputs, self.encoding.target
+        target = self.encoding.target
         y = {s: target.encode(part[target.name], places[s]) for s, part in rows.items()}
         x = {}
         for s in sorted(rows, key="train".__eq__):  # the largest split last
             key, place = f"data.{s}_path: ", f"{places[s]}, {s} rows"
-            x[s] = inputs.encode(rows[s], key, place, last=s == "train")
+            x[s] = self.encoding.encode(rows[s], key, place, last=s == "train")
         return {s: (x[s], y[s]) for s in rows}
 
 
-def _target_of(labels: Series, of_training: Series, task: Task | None, place: str) -> tuple[Target, str]:
+def _target_of(labels: Series, of_training: Series, columns: Columns, place: str) -> tuple[Target, str]:
     """What the network predicts, and why in a few words. labels: of all rows."""
-    found, reason = find_task(labels, place) if task is None else (task, "as asked for")
+    if columns.task is None and columns.exposure is not None:
+        found, reason = "counts", "as data.exposure says"
+    else:
+        found, reason = find_task(labels, place) if columns.task is None else (columns.task, "as asked for")
     if found == "classification":
         return ClassTarget.learn(labels, place), reason
     return NumberTarget.learn(of_training, place, found), reason
@@ -227,11 +247,12 @@ def read_table(
     test_path: str | Path | None = None,
     val_path: str | Path | None = None,
     all_rows: bool = False,
+    exposure: str | None = None,
     batch_size: int | Literal["auto"] | None = "auto",
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
-    columns = Columns(target, task, id, drop, categorical, max_levels)
+    columns = Columns(target, task, id, drop, categorical, max_levels, exposure)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first)
     split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, test_path, val_path, all_rows)
     return TableDataModule(path, columns, reading, split, batch_size=batch_size, **batching)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bdl.likelihoods.base import Likelihood, Loss, Outputs, as_columns, mean_loss, mean_loss_and_gradient
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
-from bdl.likelihoods.heads import ConstantOutputs, with_constant_scale
+from bdl.likelihoods.heads import ConstantOutputs, WithOffset, with_constant_scale
 from bdl.likelihoods.losses import EXAMPLES, check_loss, in_words, law_note, likelihood_of, outputs_of, refuse_misfit
 from bdl.likelihoods.values import (
     GaussianNLL,
@@ -26,7 +26,7 @@ from bdl.likelihoods.values import (
 
 __all__ = [
     "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GaussianNLL", "HeteroscedasticNLL", "Likelihood",
-    "Loss", "NegativeBinomialNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "as_columns", "check_loss",
-    "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "outputs_of", "refuse_misfit",
+    "Loss", "NegativeBinomialNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "WithOffset", "as_columns",
+    "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "outputs_of", "refuse_misfit",
     "with_constant_scale",
 ]  # fmt: skip

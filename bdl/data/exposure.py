@@ -1,0 +1,55 @@
+"""ExposureColumn: how long, or over how much, the counts of a row were collected; the offset of their log rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bdl.data.frame import require_columns
+from bdl.data.kinds import finite_numbers, of_each
+from bdl.data.values import Frame, Series
+from bdl.errors import ConfigError
+
+REMEDY = "correct them, or leave these rows out"
+
+
+@dataclass(frozen=True)
+class ExposureColumn:
+    """A column of exposures e > 0: a count has the mean e x rate. It is no input of the network, and not standardised.
+
+    The network reads the offset log(e / mean), where `mean` is the exposure of a training row on average. So the unit
+    of the exposure, years or days, changes nothing, and the same exposure in all rows gives the law without one.
+    """
+
+    name: str
+    mean: float
+
+    @staticmethod
+    def learn(values: Series, place: str) -> ExposureColumn:
+        """From the training rows. Raises ConfigError, as `encode` does."""
+        return ExposureColumn(str(values.name), float(_positive(values, place, "data.exposure").mean()))
+
+    def encode(self, values: Series, place: str, key: str = "data.exposure") -> np.ndarray:
+        """(n, 1) float32 offsets. Raises ConfigError, in one line, for exposures that are missing or not above 0."""
+        return np.log(_positive(values, place, key) / self.mean).astype(np.float32)[:, None]
+
+    def values(self, frame: Frame, key: str, place: str) -> np.ndarray:
+        """(n,) exposures in their own unit. Raises ConfigError for a table that lacks the column, and as `encode`."""
+        require_columns(frame, [self.name], key, place)
+        return _positive(frame[self.name], place, "data.exposure")
+
+
+def _positive(values: Series, place: str, key: str) -> np.ndarray:
+    """(n,) float64. Raises ConfigError for text, gaps, and numbers that are infinite or not above 0."""
+    (numbers,) = of_each(lambda values: finite_numbers(values, REMEDY), [values], place)
+    bad = ~(numbers > 0)  # NaN too
+    if bad.any():
+        value = numbers[bad].iloc[0]
+        what = "missing" if pd.isna(value) else f"{value:g}"
+        raise ConfigError(
+            f"{key}={values.name}: the exposure is {what} in row {numbers.index[bad][0] + 1} of {place}, and must be "
+            f"above 0 ({bad.sum()} of {len(numbers)} rows): {REMEDY}"
+        )
+    return numbers.to_numpy(np.float64)
