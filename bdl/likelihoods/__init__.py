@@ -27,6 +27,6 @@ from bdl.likelihoods.values import (
 __all__ = [
     "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GaussianNLL", "HeteroscedasticNLL", "Likelihood",
     "Loss", "NegativeBinomialNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "WithOffset", "as_columns",
-    "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "outputs_of", "refuse_misfit",
-    "with_constant_scale",
+    "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "outputs_of",
+    "refuse_misfit", "with_constant_scale",
 ]  # fmt: skip
