@@ -36,6 +36,7 @@ from .likelihoods import (
     NegativeBinomialNLL,
     PoissonNLL,
     StudentTNLL,
+    WeightedNLL,
     with_constant_scale,
 )
 from .posterior import plot
@@ -152,6 +153,7 @@ __all__ = [
     "Tuning",
     "Uniform",
     "ValuePrediction",
+    "WeightedNLL",
     "callbacks",
     "data",
     "find_settings",

@@ -35,6 +35,7 @@ class Columns:
         max_levels: a text column with more categories is refused.
         exposure: the column of exposures, over which the counts of the target were collected: their mean is exposure x
             rate. It makes the task "counts".
+        weight: the column of weights. A row of weight 2 counts as the row twice.
     """
 
     target: str
@@ -44,6 +45,7 @@ class Columns:
     categorical: Sequence[str] = ()
     max_levels: int = 50
     exposure: str | None = None
+    weight: str | None = None
 
     def __post_init__(self) -> None:
         if self.exposure is not None and self.task not in (None, "counts"):
@@ -58,17 +60,18 @@ class Columns:
         return [*self.categorical, *self.drop, *self.id]
 
     def no_inputs(self, split_column: str | None) -> list[str]:
-        others = [name for name in (self.exposure, split_column) if name is not None]
+        others = [name for name in (self.exposure, self.weight, split_column) if name is not None]
         return [self.target, *self.id, *self.drop, *others]
 
     def check(self, frame: Frame, split_column: str | None, place: str) -> None:
         """Raise ConfigError for names of columns that the table lacks, and for a target that is an input too."""
         named = {"target": [self.target], "id": self.id, "drop": self.drop, "categorical": self.categorical}
         named |= {} if split_column is None else {"split_column": [split_column]}
-        named |= {} if self.exposure is None else {"exposure": [self.exposure]}
+        singles = {"exposure": self.exposure, "weight": self.weight}
+        named |= {key: [column] for key, column in singles.items() if column is not None}
         of_each(lambda key: require_columns(frame, named[key], f"data.{key}=", place), named, place)
-        for use, column in (("target", self.target), ("exposure", self.exposure)):
-            for key in ("id", "drop", "categorical", *(["exposure"] if use == "target" else [])):
+        for use, column in {"target": self.target, **singles}.items():
+            for key in ("id", "drop", "categorical", *(singles if use == "target" else [])):
                 if column is not None and column in named.get(key, ()):
                     raise ConfigError(f"data.{key} names {column}, which is the {use}: take it out of data.{key}")
 

@@ -1,4 +1,4 @@
-"""ExposureColumn: how long, or over how much, the counts of a row were collected; the offset of their log rate."""
+"""Columns of positive numbers that are no inputs: exposures of counts, whose logarithm is an offset, and weights."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ class ExposureColumn:
     @staticmethod
     def learn(values: Series, place: str) -> ExposureColumn:
         """From the training rows. Raises ConfigError, as `encode` does."""
-        return ExposureColumn(str(values.name), float(_positive(values, place, "data.exposure").mean()))
+        return ExposureColumn(str(values.name), float(positive_numbers(values, place, "data.exposure").mean()))
 
     def encode(self, values: Series, place: str, key: str = "data.exposure") -> np.ndarray:
         """(n, 1) float32 offsets. Raises ConfigError, in one line, for exposures that are missing or not above 0."""
-        return np.log(_positive(values, place, key) / self.mean).astype(np.float32)[:, None]
+        return np.log(positive_numbers(values, place, key) / self.mean).astype(np.float32)[:, None]
 
     def values(self, frame: Frame, key: str, place: str) -> np.ndarray:
         """(n,) exposures in their own unit. Raises ConfigError for a table that lacks the column, and as `encode`."""
         require_columns(frame, [self.name], key, place)
-        return _positive(frame[self.name], place, "data.exposure")
+        return positive_numbers(frame[self.name], place, "data.exposure")
 
 
-def _positive(values: Series, place: str, key: str) -> np.ndarray:
+def positive_numbers(values: Series, place: str, key: str) -> np.ndarray:
     """(n,) float64. Raises ConfigError for text, gaps, and numbers that are infinite or not above 0."""
     (numbers,) = of_each(lambda values: finite_numbers(values, REMEDY), [values], place)
     bad = ~(numbers > 0)  # NaN too
     if bad.any():
         value = numbers[bad].iloc[0]
         what = "missing" if pd.isna(value) else f"{value:g}"
+        use, row = key.removeprefix("data."), numbers.index[bad][0] + 1
         raise ConfigError(
-            f"{key}={values.name}: the exposure is {what} in row {numbers.index[bad][0] + 1} of {place}, and must be "
-            f"above 0 ({bad.sum()} of {len(numbers)} rows): {REMEDY}"
+            f"{key}={values.name}: the {use} is {what} in row {row} of {place}, and must be above 0 ({bad.sum()} of "
+            f"{len(numbers)} rows): {REMEDY}"
         )
-    return numbers.to_numpy(np.float64)
+    return numbers.to_numpy(np.float64, copy=True)

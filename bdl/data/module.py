@@ -39,6 +39,7 @@ class DataModule(L.LightningDataModule):
         target_units: name, shift and scale of the target of a regression, whose units are shift + scale x labels.
         min_std: the standard deviation of the noise that rounding leaves in the labels of a regression, in their units
             as the network sees them; a predicted scale has this bound where the loss gives none.
+        weighted: whether the labels carry the weights of their items, see `bdl.likelihoods.WeightedNLL`.
         has_offset: whether the last number of an item is no input, but an offset of the log rate of its count, see
             `bdl.likelihoods.WithOffset`.
         overview: what was read, in one line that a run prints; None prints nothing.
@@ -49,6 +50,7 @@ class DataModule(L.LightningDataModule):
     target_units: tuple[str, float, float] | None = None
     min_std: float = 0.0
     has_offset: bool = False
+    weighted: bool = False
     overview: str | None = None
 
     @cached_property

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
-from bdl.data.exposure import ExposureColumn
+from bdl.data.exposure import ExposureColumn, positive_numbers
 from bdl.data.frame import Format, Reading, locate, require_columns
 from bdl.data.kinds import of_each
 from bdl.data.loader import Batching, TensorBatches
@@ -28,6 +28,7 @@ from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
 from bdl.data.tensors import TensorDataModule, count_batch
 from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
+from bdl.likelihoods import with_weights
 
 FORMAT_VERSION = 3
 hash_rows: Any = pandas.util.hash_pandas_object  # which type checkers do not find
@@ -145,6 +146,7 @@ class TableDataModule(TensorDataModule):
         ]
         (rule, reason), inputs, exposure = of_each(lambda ask: ask(), questions, place)
         self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading, exposure)
+        weights = {} if columns.weight is None else _weights(rows, columns.weight, places)
         splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
@@ -152,11 +154,18 @@ class TableDataModule(TensorDataModule):
         self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
         self.min_std = rule.min_std if isinstance(rule, NumberTarget) else 0.0
         self.has_offset = exposure is not None
+        if weights:
+            self._weigh(weights, **batching)
         self.overview = (
             f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0] - self.has_offset} inputs; "
             f"target {rule.name}: {rule.task} ({reason})"
             + ("" if exposure is None else f"; mean = rate x {exposure.name}, on average {exposure.mean:.4g}")
         )
+        if weights:
+            self.overview += (
+                f"; {columns.weight} weighs rows: those for training count as {weights['train'].sum():,.6g}; in scores "
+                "each counts once, but for weighted_nll"
+            )
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             _warn_of_repeated(splits, place)
 
@@ -168,6 +177,12 @@ class TableDataModule(TensorDataModule):
         x, y = self.splits["train"]
         other._use(TensorBatches(x, y, count_batch(batch_size, len(y)), **batching))
         return other
+
+    def _weigh(self, weights: Mapping[str, Tensor], **batching: Unpack[Batching]) -> None:
+        """Let the labels of each split carry the weights (n,) of its rows."""
+        self.weighted = True
+        self.splits = {s: (x, with_weights(y, weights[s])) for s, (x, y) in self.splits.items()}
+        self._use(TensorBatches(*self.splits["train"], self.batch_size, **batching))
 
     def identity(self) -> dict[str, Any]:
         """Checksums of the encoding and of the training rows, and the name of the target."""
@@ -200,6 +215,11 @@ def _target_of(labels: Series, of_training: Series, columns: Columns, place: str
     if found == "classification":
         return ClassTarget.learn(labels, place), reason
     return NumberTarget.learn(of_training, place, found), reason
+
+
+def _weights(rows: Mapping[str, Rows], column: str, places: Mapping[str, str]) -> dict[str, Tensor]:
+    """(n,) of each split. Raises ConfigError for weights that are missing or not above 0."""
+    return {s: torch.from_numpy(positive_numbers(part[column], places[s], "data.weight")) for s, part in rows.items()}
 
 
 def _with_target(frame: Frame, target: str, place: str) -> Rows:
@@ -248,11 +268,12 @@ def read_table(
     val_path: str | Path | None = None,
     all_rows: bool = False,
     exposure: str | None = None,
+    weight: str | None = None,
     batch_size: int | Literal["auto"] | None = "auto",
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
-    columns = Columns(target, task, id, drop, categorical, max_levels, exposure)
+    columns = Columns(target, task, id, drop, categorical, max_levels, exposure, weight)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first)
     split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, test_path, val_path, all_rows)
     return TableDataModule(path, columns, reading, split, batch_size=batch_size, **batching)

@@ -23,10 +23,12 @@ from bdl.likelihoods.values import (
     StudentTNLL,
     ValueNLL,
 )
+from bdl.likelihoods.weighted import WeightedNLL, with_weights
 
 __all__ = [
     "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GaussianNLL", "HeteroscedasticNLL", "Likelihood",
-    "Loss", "NegativeBinomialNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "WithOffset", "as_columns",
+    "Loss", "NegativeBinomialNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "WeightedNLL", "WithOffset",
+    "as_columns",
     "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "outputs_of",
-    "refuse_misfit", "with_constant_scale",
+    "refuse_misfit", "with_constant_scale", "with_weights",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from bdl.identity import identity
 from bdl.likelihoods.base import Likelihood, Outputs
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
 from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL
+from bdl.likelihoods.weighted import WeightedNLL
 
 _CLASSES = (BernoulliNLL, CategoricalNLL, GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL)
 BDL_LOSSES: dict[str, type[Likelihood]] = {f"bdl.{likelihood.__name__}": likelihood for likelihood in _CLASSES}
@@ -53,6 +54,9 @@ def likelihood_of(loss: Any, num_outputs: int = 1, axes: int = 2) -> Likelihood 
     if name in BDL_LOSSES:
         fields = {f.name for f in dataclasses.fields(BDL_LOSSES[name])}  # type: ignore[arg-type]
         return BDL_LOSSES[name](**{k: v for k, v in settings.items() if k in fields})
+    if name == "bdl.WeightedNLL":
+        inner = likelihood_of(settings["likelihood"], num_outputs, axes)
+        return None if inner is None else WeightedNLL(inner)
     if name in CLASS_LOSSES:
         return CategoricalNLL(class_axis=1 - axes)
     if name in LABELS:

@@ -97,7 +97,11 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
             f"data.exposure is the offset of a log rate, which loss._target_={section.target} does not have: "
             "loss=auto chooses Poisson, loss=negative_binomial allows more spread"
         )
-    return section
+    if not data.weighted:
+        return section
+    if not isinstance(section.build(), Likelihood):
+        raise ConfigError(f"data.weight weighs log densities, and loss._target_={section.target} has none: loss=auto")
+    return Section({"_target_": "bdl.likelihoods.WeightedNLL", "likelihood": dict(section.node)})
 
 
 def scale_for(likelihood: str, baseline: Section[BaselineLike] | None) -> str:

@@ -36,6 +36,19 @@ def dense(X: Any) -> np.ndarray:
     return X.toarray() if issparse(X) else X
 
 
+def weighted_rows(X: np.ndarray, y: np.ndarray, weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The rows that count, with their weights (n,); None for 1 each. Raises ConfigError for other weights."""
+    if weights is None:
+        return X, y, None
+    given = np.asarray(weights, dtype=np.float64)
+    w = given if given.ndim else np.full(len(y), given)
+    if w.shape != (len(y),) or not np.isfinite(w).all() or (w < 0).any():
+        raise ConfigError(f"sample_weight must have one finite number >= 0 for each of {len(y)} rows: correct it")
+    if (w > 0).sum() < 2:
+        raise ConfigError("sample_weight is zero in all rows but one, or in all: give more rows a weight above 0")
+    return X[w > 0], y[w > 0], (None if (w == 1).all() else w[w > 0])
+
+
 @dataclass(eq=False, repr=False)
 class BayesianMLP(BaseEstimator):
     """What the classifier and the regressor share: arguments, the encoding of inputs, the run, and its predictions."""
@@ -69,7 +82,9 @@ class BayesianMLP(BaseEstimator):
         x = self._encode(dense(rows)).double()
         return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
-    def _sample(self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood) -> None:
+    def _sample(
+        self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, weights: np.ndarray | None = None
+    ) -> None:
         """Learn the encoding of X (n, features), and sample the posterior of the network for the encoded y."""
         columns = [str(name) for name in getattr(self, "feature_names_in_", range(X.shape[1]))]
         frame = pd.DataFrame(X, columns=columns)
@@ -79,7 +94,9 @@ class BayesianMLP(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
-        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan)
+        self.posterior_ = sample(
+            net, likelihood, self._encode(X), y, plan, None if weights is None else torch.from_numpy(weights)
+        )
 
     def _encode(self, X: np.ndarray) -> Tensor:
         """(n, features) float32 inputs of the network."""
@@ -126,21 +143,22 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision.
         encoding_: makes inputs of the network from rows.
         n_features_in_, feature_names_in_: columns of X, and their names where X had any.
-
-    There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
     """
 
-    def fit(self, X: Any, y: Any) -> BayesianMLPClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPClassifier:
         """Sample the posterior given rows X (n, features) and their classes y (n,).
+
+        sample_weight: (n,) >= 0, or None. A row of weight 2 counts as the row twice; one of weight 0 is left out.
 
         Raises ValueError for values that are missing or not finite, and for one class only.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, ensure_min_samples=2)
+        X, y, weights = weighted_rows(dense(X), y, sample_weight)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ConfigError(f"y has one class only, {self.classes_[0]!r}: give rows of another class")
-        self._sample(dense(X), torch.from_numpy(codes).long(), self._net(len(self.classes_)), CategoricalNLL())
+        self._sample(X, torch.from_numpy(codes).long(), self._net(len(self.classes_)), CategoricalNLL(), weights)
         return self
 
     def predictive(self, X: Any) -> Prediction:
@@ -190,25 +208,26 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             predicts y as `target_` makes it.
         encoding_, target_: make inputs and targets of the network.
         n_features_in_, feature_names_in_: columns of X, and their names where X had any.
-
-    There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
     """
 
     noise: Literal["input", "constant"] | float = field(default="input", kw_only=True)
 
-    def fit(self, X: Any, y: Any) -> BayesianMLPRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
         """Sample the posterior given rows X (n, features) and their numbers y (n,).
+
+        sample_weight: as in `BayesianMLPClassifier.fit`.
 
         Raises ValueError for values that are missing or not finite, and for a constant y.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, ensure_min_samples=2)
+        X, y, weights = weighted_rows(dense(X), y, sample_weight)
         if y.min() == y.max():
             raise ConfigError(f"y is {y[0]:g} in all {len(y)} rows: nothing can be learned about a constant")
         values = pd.Series(y, name="y", dtype=np.float64)
         learned = NumberTarget.learn(values, "y", "regression")
         self.target_ = learned if self.standardize else dataclasses.replace(learned, mean=0.0, std=1.0)
         net, likelihood = self._law()
-        self._sample(dense(X), self.target_.encode(values, "y"), net, likelihood)
+        self._sample(X, self.target_.encode(values, "y"), net, likelihood, weights)
         return self
 
     def _law(self) -> tuple[nn.Module, Likelihood]:

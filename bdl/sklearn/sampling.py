@@ -20,7 +20,7 @@ from bdl.data.loader import TensorBatches, TensorSlices
 from bdl.errors import ConfigError
 from bdl.law.measure import measure_law
 from bdl.lightning.trainer import assemble, silence_lightning
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, WeightedNLL, with_weights
 from bdl.posterior.report.numbers import summarise
 from bdl.posterior.verdict import verdict
 from bdl.run.sampler_settings import SamplerSettings
@@ -96,28 +96,31 @@ class SamplingPlan:
         return {name: value for name, value in settings.items() if value is not None}
 
 
-def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan) -> bdl.Posterior:
+def sample(
+    net: nn.Module, law: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan, weights: Tensor | None = None
+) -> bdl.Posterior:  # fmt: skip
     """Sample the posterior of a network for all items x (n, features) and y.
 
     The posterior holds its samples in memory, and no file remains. It computes in double precision, so that a row has
-    the same prediction whatever the other rows are.
+    the same prediction whatever the other rows are. weights: (n,) of the rows; None for 1 each.
     """
+    likelihood, targets = (law, y) if weights is None else (WeightedNLL(law), with_weights(y, weights))
     plan = plan.for_rows(len(x))
     with quiet_on_one_thread(), tempfile.TemporaryDirectory() as folder:
         stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
         if plan.start is not None:
             start = plan.start if isinstance(plan.start, bdl.AdamWStart) else bdl.AdamWStart()
-            start.train(stack, batches_of(x, y, len(x), plan), likelihood)
-        settings = find_missing(stack, likelihood, x, y, plan)
-        monitor, sampler = run(stack, likelihood, x, y, plan, settings, folder)
-        law = {}
+            start.train(stack, batches_of(x, targets, len(x), plan), likelihood)
+        settings = find_missing(stack, likelihood, x, targets, plan)
+        monitor, sampler = run(stack, likelihood, x, targets, plan, settings, folder)
+        measured = {}
         if plan.verbose:
-            kept = bdl.Posterior.load(folder, net, likelihood=likelihood)
+            kept = bdl.Posterior.load(folder, net, likelihood=law)
             size = sampler.dynamics.batch_of(len(x), settings.get("batch_size"))
-            law = measure_law(kept, sampler, likelihood, TensorSlices(x, y), plan.steps, size)
-        posterior = bdl.Posterior.load(folder, net.double(), likelihood=likelihood).cache()
+            measured = measure_law(kept, sampler, likelihood, TensorSlices(x, targets), plan.steps, size)
+        posterior = bdl.Posterior.load(folder, net.double(), likelihood=law).cache()
     if plan.verbose:
-        print_verdict(posterior, x, y, monitor, law)
+        print_verdict(posterior, x, y, monitor, measured)
     return posterior
 
 

@@ -20,11 +20,13 @@ class Score:
     Args:
         total: (n,) log of the summed densities of all networks so far.
         networks: how many.
+        weights: (n,) of the items; None for 1 each.
     """
 
     items: TrialItems
     total: Tensor | None = None
     networks: int = 0
+    weights: Tensor | None = None
 
     @torch.no_grad()
     def __call__(self, trial: Trial) -> None:
@@ -32,7 +34,8 @@ class Score:
         (x, y), loss = self.items, trial.problem.loss
         outputs = trial.outputs(x)
         if isinstance(loss, Likelihood):
-            losses = loss(outputs, y.expand(len(outputs), *y.shape)).double()
+            y, self.weights = loss.split(y)
+            losses = loss.unweighted(outputs, y.expand(len(outputs), *y.shape)).double()
             log_density = (-losses).logsumexp(0)
         else:  # only the mean over items is known
             log_density = -torch.stack([loss(o, y) for o in outputs]).double().mean().reshape(1)
@@ -42,9 +45,10 @@ class Score:
 
     @property
     def nll(self) -> Tensor:
-        """(n,) negative log density of every item, nats."""
+        """(n,) negative log density of every item, nats, times its weight."""
         assert self.total is not None
-        return math.log(self.networks) - self.total
+        nll = math.log(self.networks) - self.total
+        return nll if self.weights is None else nll * self.weights
 
 
 def clear_winner(scores: dict[Any, Tensor]) -> Any:
