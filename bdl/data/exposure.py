@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
+from bdl.data.columns import Rows
 from bdl.data.frame import require_columns
 from bdl.data.kinds import finite_numbers, of_each
 from bdl.data.values import Frame, Series
@@ -54,3 +58,8 @@ def positive_numbers(values: Series, place: str, key: str) -> np.ndarray:
             f"{len(numbers)} rows): {REMEDY}"
         )
     return numbers.to_numpy(np.float64, copy=True)
+
+
+def weights_of(rows: Mapping[str, Rows], column: str, places: Mapping[str, str]) -> dict[str, Tensor]:
+    """(n,) of each split. Raises ConfigError for weights that are missing or not above 0."""
+    return {s: torch.from_numpy(positive_numbers(part[column], places[s], "data.weight")) for s, part in rows.items()}

@@ -13,25 +13,26 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 import pandas as pd
-import pandas.util
 import torch
 from torch import Tensor
 
 from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
-from bdl.data.exposure import ExposureColumn, positive_numbers
+from bdl.data.exposure import ExposureColumn, weights_of
 from bdl.data.frame import Format, Reading, locate, require_columns
 from bdl.data.kinds import of_each
+from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
+from bdl.data.repeated import warn_of_repeated
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
 from bdl.data.tensors import TensorDataModule, count_batch
+from bdl.data.together import Order
 from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods import with_weights
 
 FORMAT_VERSION = 3
-hash_rows: Any = pandas.util.hash_pandas_object  # which type checkers do not find
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,14 @@ class TableEncoding:
         id: columns that name the rows.
         reading: how the files of the table are written.
         exposure: makes the offset of a log rate; None without one.
+        lags: the inputs that come from earlier rows.
     """
 
     inputs: InputEncoding
     target: Target
     id: tuple[str, ...]
     reading: Reading
+    lags: Lags | None = None
     exposure: ExposureColumn | None = None
 
     def encode(self, frame: Frame, key: str, place: str, last: bool = False) -> Tensor:
@@ -70,6 +73,7 @@ class TableEncoding:
             "id": list(self.id),
             "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
             **({} if self.exposure is None else {"exposure": asdict(self.exposure)}),
+            **({} if self.lags is None else {"lags": self.lags.to_plain()}),
         }
 
     @staticmethod
@@ -85,8 +89,9 @@ class TableEncoding:
             classes = fields["task"] == "classification"
             target = ClassTarget(fields["name"], tuple(fields["labels"])) if classes else NumberTarget(**fields)
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
+            lags = Lags.from_plain(plain["lags"]) if "lags" in plain else None
             exposure = ExposureColumn(**plain["exposure"]) if "exposure" in plain else None
-            return TableEncoding(inputs, target, tuple(plain["id"]), reading, exposure)
+            return TableEncoding(inputs, target, tuple(plain["id"]), reading, lags, exposure)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"no encoding of a table, {error} is missing or wrong: restore the file") from error
 
@@ -112,6 +117,8 @@ class TableDataModule(TensorDataModule):
         reading: how the files of the table are written.
         split: which rows are for training, validation and testing.
         batch_size: rows per chain and step; None means all training rows, "auto" 100 or all of fewer.
+        loss: the class of the likelihood that will be used, such as "bdl.LogNormalNLL", because the units in which the
+            network sees the target depend on it. None: one that fits the values, see `find_law`.
         batching: chains, seed, stack and replacement, as in `TensorBatches`.
 
     `read_table` makes one of flat arguments, which are the keys of `data=csv`.
@@ -128,46 +135,57 @@ class TableDataModule(TensorDataModule):
         split: TableSplit = TableSplit(),  # noqa: B008
         *,
         batch_size: int | Literal["auto"] | None = "auto",
+        loss: str | None = None,
         **batching: Unpack[Batching],
     ):
         place, target, files = locate(path).name, columns.target, split.files(path)
         places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
-        frames = {s: reading.read(p, key, columns.written) for s, (key, p) in files.items()}
-        columns.check(frames["train"], split.column, place)
-        rows = split.rows({s: _with_target(frame, target, places[s]) for s, frame in frames.items()}, place)
-        train, no_inputs = rows["train"], columns.no_inputs(split.column)
+        lagged = columns.lags or {}
+        written = [name for name in columns.written if name not in lagged or name in columns.categorical]
+        written += [split.group] if split.group else []
+        frames = {s: reading.read(p, key, written) for s, (key, p) in files.items()}
+        columns.check(frames["train"], split, place)
+        lags = None
+        if lagged:
+            frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)
+        tables = {s: _with_target(frame, target, places[s]) for s, frame in frames.items()}
+        rows = split.rows(tables, place, reading.day_first)
+        self.held_out = split.words(rows, place, reading.day_first)
+        self.groups = split.groups(rows, place)
+        train, no_inputs = rows["train"], columns.no_inputs(split)
         of_inputs = [name for name in train.columns if name not in no_inputs]
         labels = pd.concat([part[target] for part in rows.values()])
         of_columns = columns.categorical, columns.max_levels, place, reading.day_first
         questions: list[Callable[[], Any]] = [
-            lambda: _target_of(labels, train[target], columns, place),
+            lambda: _target_of(labels, train[target], columns.asked, place, loss),
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
             lambda: None if columns.exposure is None else ExposureColumn.learn(train[columns.exposure], place),
         ]
         (rule, reason), inputs, exposure = of_each(lambda ask: ask(), questions, place)
-        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading, exposure)
-        weights = {} if columns.weight is None else _weights(rows, columns.weight, places)
+        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path), lags, exposure)
+        weights = {} if columns.weight is None else weights_of(rows, columns.weight, places)
         splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
         self.name = place
         self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
-        self.min_std = rule.min_std if isinstance(rule, NumberTarget) else 0.0
+        self.loss = rule.loss if isinstance(rule, NumberTarget) else {}
         self.has_offset = exposure is not None
         if weights:
             self._weigh(weights, **batching)
-        self.overview = (
-            f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0] - self.has_offset} inputs; "
-            f"target {rule.name}: {rule.task} ({reason})"
-            + ("" if exposure is None else f"; mean = rate x {exposure.name}, on average {exposure.mean:.4g}")
-        )
-        if weights:
-            self.overview += (
-                f"; {columns.weight} weighs rows: those for training count as {weights['train'].sum():,.6g}; in scores "
-                "each counts once, but for weighted_nll"
-            )
+        said = [
+            exposure and f"mean = rate x {exposure.name}, on average {exposure.mean:.4g}",
+            f"{columns.weight} weighs rows: those for training count as {weights['train'].sum():,.6g}; in scores each "
+            "counts once, but for weighted_nll" if weights else "",
+            self.held_out,
+            rule.words if isinstance(rule, NumberTarget) else "",
+        ]  # fmt: skip
+        self.overview = "; ".join([
+            f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0] - self.has_offset} inputs",
+            f"target {rule.name}: {rule.task} ({reason})", *filter(None, said),
+        ])  # fmt: skip
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
-            _warn_of_repeated(splits, place)
+            warn_of_repeated(splits, place)
 
     def with_batches(
         self, batch_size: int | Literal["auto"] | None = "auto", **batching: Unpack[Batching]
@@ -206,20 +224,26 @@ class TableDataModule(TensorDataModule):
         return {s: (x[s], y[s]) for s in rows}
 
 
-def _target_of(labels: Series, of_training: Series, columns: Columns, place: str) -> tuple[Target, str]:
+def _target_of(
+    labels: Series, of_training: Series, task: Task | None, place: str, loss: str | None
+) -> tuple[Target, str]:
     """What the network predicts, and why in a few words. labels: of all rows."""
-    if columns.task is None and columns.exposure is not None:
-        found, reason = "counts", "as data.exposure says"
-    else:
-        found, reason = find_task(labels, place) if columns.task is None else (columns.task, "as asked for")
+    found, reason = find_task(labels, place) if task is None else (task, "as asked for")
     if found == "classification":
         return ClassTarget.learn(labels, place), reason
-    return NumberTarget.learn(of_training, place, found), reason
+    return NumberTarget.learn(of_training, place, found, loss, labels), reason
 
 
-def _weights(rows: Mapping[str, Rows], column: str, places: Mapping[str, str]) -> dict[str, Tensor]:
-    """(n,) of each split. Raises ConfigError for weights that are missing or not above 0."""
-    return {s: torch.from_numpy(positive_numbers(part[column], places[s], "data.weight")) for s, part in rows.items()}
+def _with_lags(
+    frame: Frame, columns: Columns, split: TableSplit, place: str, day_first: bool | None
+) -> tuple[Frame, Lags]:
+    """The rows that have all inputs from earlier rows. Raises ConfigError for rows in several files."""
+    if split.test_path is not None or split.val_path is not None:
+        raise ConfigError("data.lags takes all rows from one file: data.split_column marks those for testing in it")
+    order = None if split.order is None else Order.learn(frame[split.order], day_first, place)
+    lags = Lags.checked(columns.lags or {}, frame, columns.target, order, split.group, place)
+    lags, frame, complete = lags.learn(frame, place)
+    return frame[complete], lags
 
 
 def _with_target(frame: Frame, target: str, place: str) -> Rows:
@@ -232,17 +256,6 @@ def _with_target(frame: Frame, target: str, place: str) -> Rows:
         line = f"{place}: the target {target} is missing in {missing} of {len(frame)} rows, which are left out"
         warnings.warn(line, BdlWarning, stacklevel=3)
     return Rows(frame, np.flatnonzero(frame[target].notna()))
-
-
-def _warn_of_repeated(splits: Mapping[str, tuple[Tensor, Tensor]], place: str) -> None:
-    """Warn of test rows that are training rows too, because scores on them tell nothing about new rows."""
-    rows = (pd.DataFrame(np.column_stack(splits[split])) for split in ("train", "test"))
-    train, test = (np.unique(hash_rows(frame, index=False)) for frame in rows)
-    if repeated := int(np.isin(test, train).sum()):
-        warnings.warn(
-            f"{place}: {repeated} of {len(test)} different test rows are training rows too, value for value: if they "
-            "are copies, remove them from the table, because scores on them say nothing about new rows", BdlWarning, 3,
-        )  # fmt: skip
 
 
 def read_table(
@@ -259,6 +272,7 @@ def read_table(
     thousands: str = "none",
     missing: Sequence[str] = ("?",),
     day_first: bool | None = None,
+    encoding: str | None = None,
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     split_seed: int = 0,
@@ -269,11 +283,16 @@ def read_table(
     all_rows: bool = False,
     exposure: str | None = None,
     weight: str | None = None,
+    order: str | None = None,
+    group: str | None = None,
+    lags: Mapping[str, Sequence[int]] | None = None,
     batch_size: int | Literal["auto"] | None = "auto",
+    loss: str | None = None,
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
-    columns = Columns(target, task, id, drop, categorical, max_levels, exposure, weight)
-    reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first)
-    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, test_path, val_path, all_rows)
-    return TableDataModule(path, columns, reading, split, batch_size=batch_size, **batching)
+    columns = Columns(target, task, id, drop, categorical, max_levels, lags, exposure, weight)
+    reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
+    files = test_path, val_path, all_rows
+    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)
+    return TableDataModule(path, columns, reading, split, batch_size=batch_size, loss=loss, **batching)

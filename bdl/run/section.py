@@ -18,6 +18,7 @@ from bdl.data import DataModule
 from bdl.errors import BdlError, ConfigError
 from bdl.lightning.host import dataset_of
 from bdl.likelihoods import Likelihood, Loss, outputs_of
+from bdl.models.mlp import AUTO, hidden_layers
 from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.trained import BaselineLike
 from bdl.run.config import plain
@@ -75,18 +76,19 @@ def check_num_data(num_data: int | None, data: DataModule) -> int:
 
 
 def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
-    """The loss with its class, the bound of a predicted scale that the data give, and without `scale`.
+    """The loss with its class, with what the data know of a likelihood of this class, and without `scale`.
 
     Raises ConfigError for a likelihood that does not fit the task.
     """
     node = {key: value for key, value in loss.items() if key != "scale"}
-    node["_target_"] = node.get("_target_") or LOSSES[data.task]
+    node["_target_"] = node.get("_target_") or data.loss.get("_target_") or LOSSES[data.task]
     if node["_target_"] == LOSSES["regression"] and node.get("min_std") is None:
-        node = {key: value for key, value in node.items() if key != "min_std"}
-        node |= {"min_std": data.min_std} if data.min_std else {}
+        node.pop("min_std", None)  # null
+    if node["_target_"] == data.loss.get("_target_"):
+        node = {**data.loss, **node}
     section: Section[Loss] = Section(node)
     kind = outputs_of(section.build())
-    if kind != "unknown" and (kind == "values") == (data.task == "classification"):
+    if kind != "unknown" and (kind == "values") == (data.num_classes):
         about = "numbers" if kind == "values" else "classes"
         raise ConfigError(
             f"loss._target_={section.target} is a likelihood of {about}, and the task is {data.task}: loss=auto "
@@ -125,7 +127,8 @@ def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: s
                 f"the model, {node['_target_']}, does not take inputs of shape {data.input_shape}: choose another "
                 "model, e.g. model=resnet20"
             )
-        node["sizes"] = [data.input_shape[0] - data.has_offset, *(model.get("hidden") or []), outputs]
+        inputs = data.input_shape[0] - data.has_offset
+        node["sizes"] = [inputs, *hidden_of(model, data), outputs]
     for key in ("num_classes", "vocabulary", "context"):
         if key in node and node[key] is None:
             node[key] = data.input_shape[0] if key == "context" else outputs
@@ -134,6 +137,14 @@ def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: s
     if data.has_offset:
         node = {"_target_": "bdl.likelihoods.WithOffset", "net": node, "targets": data.num_targets}
     return Section(node)
+
+
+def hidden_of(model: dict[str, Any], data: DataModule) -> list[int]:
+    """Units of the hidden layers: those that the model names, or else those that suit the data."""
+    hidden = model.get("hidden") or []
+    if hidden != AUTO:
+        return hidden
+    return hidden_layers(data.num_data, data.input_shape[0], data.task == "classification")
 
 
 def count_outputs(loss: Loss, data: DataModule) -> int:
@@ -153,7 +164,9 @@ def check_calibration(request: CalibrationRequest, loss: object, data: DataModul
     likelihood, has_val = own_likelihood(loss), data.has("val")
     validation = dataset_of(data.slices("val")) if has_val else None
     items = len(validation) if isinstance(validation, Sized) else None
-    request.check("" if likelihood is None else likelihood.outputs, has_val, data.has("test"), items)
+    outputs, of_val = "" if likelihood is None else likelihood.outputs, data.groups.get("val")
+    count, units = (items, "items") if of_val is None else (len(of_val.unique()), "groups of items")
+    request.check(outputs, has_val, data.has("test"), count, units)
 
 
 def own_likelihood(loss: object) -> Likelihood | None:

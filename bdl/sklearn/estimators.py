@@ -21,14 +21,18 @@ from bdl.data.encoding import InputEncoding
 from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
 from bdl.data.target import NumberTarget
+from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NORMAL
 from bdl.errors import ConfigError
-from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Likelihood, with_constant_scale
-from bdl.models import MLP
+from bdl.likelihoods import CategoricalNLL, GaussianNLL, Likelihood, likelihood_of, with_constant_scale
+from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
+from bdl.sklearn.rows import group_numbers, rows_that_count
 from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
+
+LOSSES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA}
 
 
 def dense(X: Any) -> np.ndarray:
@@ -36,24 +40,11 @@ def dense(X: Any) -> np.ndarray:
     return X.toarray() if issparse(X) else X
 
 
-def weighted_rows(X: np.ndarray, y: np.ndarray, weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """The rows that count, with their weights (n,); None for 1 each. Raises ConfigError for other weights."""
-    if weights is None:
-        return X, y, None
-    given = np.asarray(weights, dtype=np.float64)
-    w = given if given.ndim else np.full(len(y), given)
-    if w.shape != (len(y),) or not np.isfinite(w).all() or (w < 0).any():
-        raise ConfigError(f"sample_weight must have one finite number >= 0 for each of {len(y)} rows: correct it")
-    if (w > 0).sum() < 2:
-        raise ConfigError("sample_weight is zero in all rows but one, or in all: give more rows a weight above 0")
-    return X[w > 0], y[w > 0], (None if (w == 1).all() else w[w > 0])
-
-
 @dataclass(eq=False, repr=False)
 class BayesianMLP(BaseEstimator):
     """What the classifier and the regressor share: arguments, the encoding of inputs, the run, and its predictions."""
 
-    hidden_layer_sizes: int | Sequence[int] = (16, 16, 16)
+    hidden_layer_sizes: int | Sequence[int] | Literal["auto"] = "auto"
     activation: str = "tanh"
     _: KW_ONLY
     sampler: str | Transition = "auto"
@@ -63,7 +54,7 @@ class BayesianMLP(BaseEstimator):
     steps: int | None = None
     lr: float | None = None
     batch_size: int | None = None
-    temperature: float = 1.0
+    temperature: float | Literal["auto"] = "auto"
     prior_std: float | str | None = None
     standardize: bool = True
     random_state: Any = None
@@ -83,7 +74,7 @@ class BayesianMLP(BaseEstimator):
         return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
     def _sample(
-        self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, weights: np.ndarray | None = None
+        self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any, weights: Tensor | None
     ) -> None:
         """Learn the encoding of X (n, features), and sample the posterior of the network for the encoded y."""
         columns = [str(name) for name in getattr(self, "feature_names_in_", range(X.shape[1]))]
@@ -94,19 +85,19 @@ class BayesianMLP(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
-        self.posterior_ = sample(
-            net, likelihood, self._encode(X), y, plan, None if weights is None else torch.from_numpy(weights)
-        )
+        codes = group_numbers(groups, len(y), "groups")
+        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan, codes, weights)
 
     def _encode(self, X: np.ndarray) -> Tensor:
         """(n, features) float32 inputs of the network."""
         frame = pd.DataFrame(X, columns=[column.name for column in self.encoding_.columns])
         return self.encoding_.encode(frame, "X: ", "X")
 
-    def _net(self, outputs: int) -> nn.Module:
+    def _net(self, outputs: int, rows: int, classes: int = 0) -> nn.Module:
+        inputs, hidden = self.n_features_in_, self.hidden_layer_sizes
+        hidden = hidden_layers(rows, inputs, classes) if isinstance(hidden, str) else np.atleast_1d(hidden).tolist()
         with torch.random.fork_rng(devices=[]):  # layers draw weights, which the chains' own starts replace
-            hidden = np.atleast_1d(self.hidden_layer_sizes).astype(int).tolist()
-            return MLP([self.n_features_in_, *hidden, outputs], self.activation)
+            return MLP([inputs, *map(int, hidden), outputs], self.activation)
 
 
 @dataclass(eq=False, repr=False)
@@ -117,7 +108,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
     sampler run together. y holds one class for each row, as numbers or as text.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer, or the units of a single one; () is a linear model.
+        hidden_layer_sizes: units of each hidden layer, or the units of a single one; () is a linear model. "auto":
+            see `bdl.models.mlp.hidden_layers`.
         activation: "tanh", "relu", "silu" or "gelu".
         sampler: "mclmc" (microcanonical Langevin) and "hmc" take all rows at every step and find their own step size;
             "sghmc" takes batches. "auto": "mclmc" for up to 50,000 rows, "sghmc" for more. Or dynamics such as
@@ -130,7 +122,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
             more rows, but at least 2,500; 80,000 on batches.
         lr: step size in the units of SGD, at which "mclmc" and "hmc" begin their search. None finds it.
         batch_size: rows of a batch, for samplers that take batches. None finds it.
-        temperature: T of exp(-U/T); 1 is the Bayes posterior.
+        temperature: T of exp(-U/T); 1 is the Bayes posterior, which "auto" takes for numbers. For classes "auto" finds
+            T by the predictions for rows that are held out meanwhile: at T = 0.1 each row counts ten times.
         prior_std: standard deviation of the prior of every weight; "fan_in" and "he" scale it by the layer's inputs.
             None finds it by the predictions for rows that are held out meanwhile; it is 1 where the chains of short
             trials do not come to rest, or there are too few steps for such trials.
@@ -145,20 +138,23 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         n_features_in_, feature_names_in_: columns of X, and their names where X had any.
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> BayesianMLPClassifier:
         """Sample the posterior given rows X (n, features) and their classes y (n,).
 
         sample_weight: (n,) >= 0, or None. A row of weight 2 counts as the row twice; one of weight 0 is left out.
+        groups: (n,) equal for rows that depend on each other, such as those of one person. Rows that the fit holds out
+            for a while, to stop the start and to compare priors, are then whole groups. The posterior is that of all.
 
         Raises ValueError for values that are missing or not finite, and for one class only.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, ensure_min_samples=2)
-        X, y, weights = weighted_rows(dense(X), y, sample_weight)
+        X, y, groups, weights = rows_that_count(dense(X), y, groups, sample_weight)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ConfigError(f"y has one class only, {self.classes_[0]!r}: give rows of another class")
-        self._sample(X, torch.from_numpy(codes).long(), self._net(len(self.classes_)), CategoricalNLL(), weights)
+        net = self._net(len(self.classes_), len(y), len(self.classes_))
+        self._sample(X, torch.from_numpy(codes).long(), net, CategoricalNLL(), groups, weights)
         return self
 
     def predictive(self, X: Any) -> Prediction:
@@ -175,18 +171,22 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         likeliest = self.predict_proba(X).argmax(1)
         return self.classes_[likeliest]
 
-    def conformal_set(self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9) -> np.ndarray:
+    def conformal_set(
+        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9, groups_val: Any = None
+    ) -> np.ndarray:
         """(n, K) whether a class belongs to the set of a row; the sets hold the true class with this probability.
 
         That holds on average over rows that are exchangeable with (X_val, y_val), which `fit` must not have seen; see
-        `bdl.ConformalSets`. Raises ValueError for too few of them, and for classes that `fit` has not seen.
+        `bdl.ConformalSets`. With groups_val (n,), of rows that depend on each other, it holds for rows of new groups.
+        Raises ValueError for too few rows or groups, and for classes that `fit` has not seen.
         """
         prediction: Any = self.predictive(X_val)
         codes = np.searchsorted(self.classes_, y_val).clip(max=len(self.classes_) - 1)
         if strange := np.asarray(y_val)[self.classes_[codes] != np.asarray(y_val)].tolist():
             raise ConfigError(f"y_val has the class {strange[0]!r}, which fit has not seen: leave its rows out")
         new: Any = self.predictive(X)
-        return ConformalSets.fit(prediction, torch.from_numpy(codes), coverage)(new).numpy()
+        groups = group_numbers(groups_val, len(codes), "groups_val")
+        return ConformalSets.fit(prediction, torch.from_numpy(codes), coverage, groups)(new).numpy()
 
 
 @dataclass(eq=False, repr=False)
@@ -201,7 +201,12 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             random_state, verbose: see `BayesianMLPClassifier`.
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
             output of the network. "constant": one for all rows, learned. A number: known, in the units of y.
-        standardize: give every column of X, and y, mean 0 and standard deviation 1.
+        loss: the law of y around a network. "normal"; "hurdle": values that repeat have probabilities of their own,
+            see `bdl.HurdleNLL`; "lognormal" or "gamma", for positive numbers. "auto" takes "hurdle" where more rows
+            than rounding explains sit on one value, or on a few, and noise="input"; else "normal". Compare laws by
+            CRPS, `predictive(X).crps(y)`: the log density of a law with masses is no log density of one without.
+        standardize: give every column of X mean 0 and standard deviation 1, and y too; other laws than the normal one
+            measure y from a bound or a repeated value in any case.
 
     Attributes:
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision, and
@@ -211,35 +216,44 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     """
 
     noise: Literal["input", "constant"] | float = field(default="input", kw_only=True)
+    loss: Literal["auto", "normal", "hurdle", "lognormal", "gamma"] = field(default="auto", kw_only=True)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> BayesianMLPRegressor:
         """Sample the posterior given rows X (n, features) and their numbers y (n,).
 
-        sample_weight: as in `BayesianMLPClassifier.fit`.
+        sample_weight, groups: as in `BayesianMLPClassifier.fit`.
 
-        Raises ValueError for values that are missing or not finite, and for a constant y.
+        Raises ValueError for values that are missing or not finite, for a constant y, and where `loss` does not fit y.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, ensure_min_samples=2)
-        X, y, weights = weighted_rows(dense(X), y, sample_weight)
+        X, y, groups, weights = rows_that_count(dense(X), y, groups, sample_weight)
         if y.min() == y.max():
             raise ConfigError(f"y is {y[0]:g} in all {len(y)} rows: nothing can be learned about a constant")
         values = pd.Series(y, name="y", dtype=np.float64)
-        learned = NumberTarget.learn(values, "y", "regression")
-        self.target_ = learned if self.standardize else dataclasses.replace(learned, mean=0.0, std=1.0)
-        net, likelihood = self._law()
-        self._sample(X, self.target_.encode(values, "y"), net, likelihood, weights)
+        if self.loss not in LOSSES:
+            raise ConfigError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        plain = self.loss == "auto" and (self.noise != "input" or not self.standardize)
+        learned = NumberTarget.learn(values, "y", "regression", NORMAL if plain else LOSSES[self.loss])
+        as_it_is = not self.standardize and learned.loss.get("_target_", NORMAL) == NORMAL
+        self.target_ = dataclasses.replace(learned, mean=0.0, std=1.0) if as_it_is else learned
+        net, likelihood = self._law(len(y))
+        self._sample(X, self.target_.encode(values, "y"), net, likelihood, groups, weights)
         return self
 
-    def _law(self) -> tuple[nn.Module, Likelihood]:
+    def _law(self, rows: int) -> tuple[nn.Module, Likelihood]:
         """The network and its likelihood, in the units that the network sees. Raises ConfigError for other noise."""
-        predicted = HeteroscedasticNLL(min_std=self.target_.min_std)
+        kind = self.target_.loss.get("_target_", NORMAL)
+        predicted = likelihood_of({"type": kind, **self.target_.loss})
+        assert predicted is not None
         if self.noise == "input":
-            return self._net(2), predicted
+            return self._net(predicted.per_target, rows), predicted
+        if kind == HURDLE or kind != NORMAL and self.noise != "constant":
+            raise ConfigError(f"noise={self.noise!r} does not fit loss={self.loss!r}: noise='input' does")
         if self.noise == "constant":
-            return with_constant_scale(self._net(1)), predicted
+            return with_constant_scale(self._net(1, rows)), predicted
         if isinstance(self.noise, str) or not self.noise > 0:
             raise ConfigError(f"noise must be 'input', 'constant' or a number > 0, got {self.noise!r}")
-        return self._net(1), GaussianNLL(float(self.noise) / self.target_.std)
+        return self._net(1, rows), GaussianNLL(float(self.noise) / self.target_.std)
 
     def predictive(self, X: Any) -> ValuePrediction:
         """The whole predictive distribution, in the units of y; see `bdl.ValuePrediction`.
@@ -263,15 +277,17 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         return _column(low), _column(high)
 
     def conformal_interval(
-        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9
+        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9, groups_val: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """(low, high), each (n,): intervals that hold y with this probability, whatever the posterior is worth.
 
         That holds on average over rows that are exchangeable with (X_val, y_val), which `fit` must not have seen; see
-        `bdl.ConformalIntervals`. Raises ValueError for too few of them.
+        `bdl.ConformalIntervals`. With groups_val (n,), of rows that depend on each other, it holds for rows of new
+        groups. Raises ValueError for too few rows or groups.
         """
         y = torch.tensor(np.asarray(y_val, dtype=np.float64))
-        low, high = ConformalIntervals.fit(self.predictive(X_val), y, coverage)(self.predictive(X))
+        groups = group_numbers(groups_val, len(y), "groups_val")
+        low, high = ConformalIntervals.fit(self.predictive(X_val), y, coverage, groups)(self.predictive(X))
         return _column(low), _column(high)
 
     def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:

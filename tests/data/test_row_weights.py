@@ -1,4 +1,4 @@
-"""Tests of `bdl.data.table` and `.exposure` with weights of rows: what the labels carry, and which are refused."""
+"""Tests of `bdl.data.table`, `.repeated` and `.exposure`: weights in the labels, and which are refused."""
 
 from __future__ import annotations
 
