@@ -39,6 +39,7 @@ from .likelihoods import (
     NegativeBinomialNLL,
     PoissonNLL,
     StudentTNLL,
+    WeightedNLL,
     with_constant_scale,
 )
 from .posterior import plot
@@ -158,6 +159,7 @@ __all__ = [
     "Tuning",
     "Uniform",
     "ValuePrediction",
+    "WeightedNLL",
     "callbacks",
     "data",
     "find_settings",

@@ -13,24 +13,26 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 import pandas as pd
-import pandas.util
+import torch
 from torch import Tensor
 
 from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
+from bdl.data.exposure import ExposureColumn, weights_of
 from bdl.data.frame import Format, Reading, locate, require_columns
 from bdl.data.kinds import of_each
 from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
+from bdl.data.repeated import warn_of_repeated
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
 from bdl.data.tensors import TensorDataModule, count_batch
 from bdl.data.together import Order
 from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
+from bdl.likelihoods import with_weights
 
 FORMAT_VERSION = 3
-hash_rows: Any = pandas.util.hash_pandas_object  # which type checkers do not find
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class TableEncoding:
         target: what the network predicts.
         id: columns that name the rows.
         reading: how the files of the table are written.
+        exposure: makes the offset of a log rate; None without one.
         lags: the inputs that come from earlier rows.
     """
 
@@ -50,6 +53,15 @@ class TableEncoding:
     id: tuple[str, ...]
     reading: Reading
     lags: Lags | None = None
+    exposure: ExposureColumn | None = None
+
+    def encode(self, frame: Frame, key: str, place: str, last: bool = False) -> Tensor:
+        """(n, features) float32 as the network reads them, as `InputEncoding.encode`; an offset is the last one."""
+        if self.exposure is None:
+            return self.inputs.encode(frame, key, place, last)
+        require_columns(frame, [self.exposure.name], key, place)
+        offset = torch.from_numpy(self.exposure.encode(frame[self.exposure.name], place))
+        return torch.cat([self.inputs.encode(frame, key, place, last), offset], 1)
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON can hold."""
@@ -60,6 +72,7 @@ class TableEncoding:
             "target": {"task": self.target.task, **asdict(self.target)},
             "id": list(self.id),
             "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
+            **({} if self.exposure is None else {"exposure": asdict(self.exposure)}),
             **({} if self.lags is None else {"lags": self.lags.to_plain()}),
         }
 
@@ -77,7 +90,8 @@ class TableEncoding:
             target = ClassTarget(fields["name"], tuple(fields["labels"])) if classes else NumberTarget(**fields)
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
             lags = Lags.from_plain(plain["lags"]) if "lags" in plain else None
-            return TableEncoding(inputs, target, tuple(plain["id"]), reading, lags)
+            exposure = ExposureColumn(**plain["exposure"]) if "exposure" in plain else None
+            return TableEncoding(inputs, target, tuple(plain["id"]), reading, lags, exposure)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"no encoding of a table, {error} is missing or wrong: restore the file") from error
 
@@ -143,23 +157,35 @@ class TableDataModule(TensorDataModule):
         labels = pd.concat([part[target] for part in rows.values()])
         of_columns = columns.categorical, columns.max_levels, place, reading.day_first
         questions: list[Callable[[], Any]] = [
-            lambda: _target_of(labels, train[target], columns.task, place, loss),
+            lambda: _target_of(labels, train[target], columns.asked, place, loss),
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
+            lambda: None if columns.exposure is None else ExposureColumn.learn(train[columns.exposure], place),
         ]
-        (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
-        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path), lags)
+        (rule, reason), inputs, exposure = of_each(lambda ask: ask(), questions, place)
+        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path), lags, exposure)
+        weights = {} if columns.weight is None else weights_of(rows, columns.weight, places)
         splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
         self.name = place
         self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
         self.loss = rule.loss if isinstance(rule, NumberTarget) else {}
-        self.overview = (
-            f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
-            f"target {rule.name}: {rule.task} ({reason})" + ("" if self.held_out is None else f"; {self.held_out}")
-        ) + (f"; {rule.words}" if isinstance(rule, NumberTarget) and rule.words else "")
+        self.has_offset = exposure is not None
+        if weights:
+            self._weigh(weights, **batching)
+        said = [
+            exposure and f"mean = rate x {exposure.name}, on average {exposure.mean:.4g}",
+            f"{columns.weight} weighs rows: those for training count as {weights['train'].sum():,.6g}; in scores each "
+            "counts once, but for weighted_nll" if weights else "",
+            self.held_out,
+            rule.words if isinstance(rule, NumberTarget) else "",
+        ]  # fmt: skip
+        self.overview = "; ".join([
+            f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0] - self.has_offset} inputs",
+            f"target {rule.name}: {rule.task} ({reason})", *filter(None, said),
+        ])  # fmt: skip
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
-            _warn_of_repeated(splits, place)
+            warn_of_repeated(splits, place)
 
     def with_batches(
         self, batch_size: int | Literal["auto"] | None = "auto", **batching: Unpack[Batching]
@@ -169,6 +195,12 @@ class TableDataModule(TensorDataModule):
         x, y = self.splits["train"]
         other._use(TensorBatches(x, y, count_batch(batch_size, len(y)), **batching))
         return other
+
+    def _weigh(self, weights: Mapping[str, Tensor], **batching: Unpack[Batching]) -> None:
+        """Let the labels of each split carry the weights (n,) of its rows."""
+        self.weighted = True
+        self.splits = {s: (x, with_weights(y, weights[s])) for s, (x, y) in self.splits.items()}
+        self._use(TensorBatches(*self.splits["train"], self.batch_size, **batching))
 
     def identity(self) -> dict[str, Any]:
         """Checksums of the encoding and of the training rows, and the name of the target."""
@@ -183,12 +215,12 @@ class TableDataModule(TensorDataModule):
 
     def _encode(self, rows: Mapping[str, Rows], places: Mapping[str, str]) -> dict[str, tuple[Tensor, Tensor]]:
         """x and y of each split. The rows are given up: a column is let go once it is an input of all."""
-        inputs, target = self.encoding.inputs, self.encoding.target
+        target = self.encoding.target
         y = {s: target.encode(part[target.name], places[s]) for s, part in rows.items()}
         x = {}
         for s in sorted(rows, key="train".__eq__):  # the largest split last
             key, place = f"data.{s}_path: ", f"{places[s]}, {s} rows"
-            x[s] = inputs.encode(rows[s], key, place, last=s == "train")
+            x[s] = self.encoding.encode(rows[s], key, place, last=s == "train")
         return {s: (x[s], y[s]) for s in rows}
 
 
@@ -226,17 +258,6 @@ def _with_target(frame: Frame, target: str, place: str) -> Rows:
     return Rows(frame, np.flatnonzero(frame[target].notna()))
 
 
-def _warn_of_repeated(splits: Mapping[str, tuple[Tensor, Tensor]], place: str) -> None:
-    """Warn of test rows that are training rows too, because scores on them tell nothing about new rows."""
-    rows = (pd.DataFrame(np.column_stack(splits[split])) for split in ("train", "test"))
-    train, test = (np.unique(hash_rows(frame, index=False)) for frame in rows)
-    if repeated := int(np.isin(test, train).sum()):
-        warnings.warn(
-            f"{place}: {repeated} of {len(test)} different test rows are training rows too, value for value: if they "
-            "are copies, remove them from the table, because scores on them say nothing about new rows", BdlWarning, 3,
-        )  # fmt: skip
-
-
 def read_table(
     path: str | Path,
     target: str,
@@ -260,6 +281,8 @@ def read_table(
     test_path: str | Path | None = None,
     val_path: str | Path | None = None,
     all_rows: bool = False,
+    exposure: str | None = None,
+    weight: str | None = None,
     order: str | None = None,
     group: str | None = None,
     lags: Mapping[str, Sequence[int]] | None = None,
@@ -268,7 +291,7 @@ def read_table(
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
-    columns = Columns(target, task, id, drop, categorical, max_levels, lags)
+    columns = Columns(target, task, id, drop, categorical, max_levels, lags, exposure, weight)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
     files = test_path, val_path, all_rows
     split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)

@@ -101,6 +101,7 @@ def predict_table(
     Returns a DataFrame with the index of `rows` and the columns of `predict.py`: `mean`, `std`, `aleatoric`,
     `epistemic`, `q05`, `q50` and `q95` in the units of the target; or `class`, `p_<label>`, and `entropy` and
     `epistemic` in nats. A run with `calibrate=` has the columns that `calibrated_columns` adds or replaces.
+    Counts with an exposure have `rate`, the mean over the exposure of the row.
 
     Raises ConfigError for missing columns, for text where numbers belong, for a run on other data, and for stacking
     weights that the run has not, or that meet a calibration.
@@ -193,7 +194,7 @@ def predicted(
         alone = dataclasses.replace(encoding, lags=None)
         made = predicted(posterior, alone, rows[complete], place, calibration, kind)
         return made.set_axis(rows.index[complete]).reindex(rows.index)
-    x, target = encoding.inputs.encode(rows, "input: ", place), encoding.target  # x: (n, features)
+    x, target = encoding.encode(rows, "input: ", place), encoding.target  # x: (n, features)
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))), kind)
     if isinstance(target, NumberTarget) and isinstance(prediction, ValuePrediction):
         scale = target.std if target.task == "regression" else 1.0
@@ -202,7 +203,10 @@ def predicted(
             target.warn_of_far(prediction.mean, prediction.std, posterior.target["num_data"], place)
         if isinstance(calibration, ConformalIntervals):  # it was fitted in the units that the network sees
             calibration = dataclasses.replace(calibration, margin=scale * calibration.margin)
-        return _with_calibration(prediction.to_frame(), calibration, prediction, ())
+        frame = prediction.to_frame()
+        if encoding.exposure is not None:
+            frame["rate"] = frame["mean"] / encoding.exposure.values(rows, "input: ", place)
+        return _with_calibration(frame, calibration, prediction, ())
     if isinstance(target, ClassTarget) and isinstance(prediction, Prediction):
         return _with_calibration(prediction.to_frame(target.labels), calibration, prediction, target.labels)
     raise ConfigError(

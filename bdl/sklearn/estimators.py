@@ -28,7 +28,8 @@ from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
-from bdl.sklearn.sampling import SamplingPlan, group_numbers, sample
+from bdl.sklearn.rows import group_numbers, rows_that_count
+from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
 
 
@@ -70,7 +71,9 @@ class BayesianMLP(BaseEstimator):
         x = self._encode(dense(rows)).double()
         return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
-    def _sample(self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any) -> None:
+    def _sample(
+        self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any, weights: Tensor | None
+    ) -> None:
         """Learn the encoding of X (n, features), and sample the posterior of the network for the encoded y."""
         columns = [str(name) for name in getattr(self, "feature_names_in_", range(X.shape[1]))]
         frame = pd.DataFrame(X, columns=columns)
@@ -80,7 +83,8 @@ class BayesianMLP(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
-        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan, group_numbers(groups, len(y), "groups"))
+        codes = group_numbers(groups, len(y), "groups")
+        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan, codes, weights)
 
     def _encode(self, X: np.ndarray) -> Tensor:
         """(n, features) float32 inputs of the network."""
@@ -130,25 +134,25 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision.
         encoding_: makes inputs of the network from rows.
         n_features_in_, feature_names_in_: columns of X, and their names where X had any.
-
-    There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
     """
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> BayesianMLPClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> BayesianMLPClassifier:
         """Sample the posterior given rows X (n, features) and their classes y (n,).
 
+        sample_weight: (n,) >= 0, or None. A row of weight 2 counts as the row twice; one of weight 0 is left out.
         groups: (n,) equal for rows that depend on each other, such as those of one person. Rows that the fit holds out
             for a while, to stop the start and to compare priors, are then whole groups. The posterior is that of all.
 
         Raises ValueError for values that are missing or not finite, and for one class only.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, ensure_min_samples=2)
+        X, y, groups, weights = rows_that_count(dense(X), y, groups, sample_weight)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ConfigError(f"y has one class only, {self.classes_[0]!r}: give rows of another class")
         net = self._net(len(self.classes_), len(y), len(self.classes_))
-        self._sample(dense(X), torch.from_numpy(codes).long(), net, CategoricalNLL(), groups)
+        self._sample(X, torch.from_numpy(codes).long(), net, CategoricalNLL(), groups, weights)
         return self
 
     def predictive(self, X: Any) -> Prediction:
@@ -204,22 +208,20 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             predicts y as `target_` makes it.
         encoding_, target_: make inputs and targets of the network.
         n_features_in_, feature_names_in_: columns of X, and their names where X had any.
-
-    There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
     """
 
     noise: Literal["input", "constant"] | float = field(default="input", kw_only=True)
     loss: Literal["auto", "normal", "hurdle", "lognormal", "gamma"] = field(default="auto", kw_only=True)
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> BayesianMLPRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> BayesianMLPRegressor:
         """Sample the posterior given rows X (n, features) and their numbers y (n,).
 
-        groups: (n,) equal for rows that depend on each other, such as those of one person. Rows that the fit holds out
-            for a while, to stop the start and to compare priors, are then whole groups. The posterior is that of all.
+        sample_weight, groups: as in `BayesianMLPClassifier.fit`.
 
         Raises ValueError for values that are missing or not finite, for a constant y, and where `loss` does not fit y.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, ensure_min_samples=2)
+        X, y, groups, weights = rows_that_count(dense(X), y, groups, sample_weight)
         if y.min() == y.max():
             raise ConfigError(f"y is {y[0]:g} in all {len(y)} rows: nothing can be learned about a constant")
         values = pd.Series(y, name="y", dtype=np.float64)
@@ -230,7 +232,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         scaled = self.standardize or learned.kind != NORMAL
         self.target_ = learned if scaled else dataclasses.replace(learned, mean=0.0, std=1.0)
         net, likelihood = self._law(len(y))
-        self._sample(dense(X), self.target_.encode(values, "y"), net, likelihood, groups)
+        self._sample(X, self.target_.encode(values, "y"), net, likelihood, groups, weights)
         return self
 
     def _law(self, rows: int) -> tuple[nn.Module, Likelihood]:

@@ -1,4 +1,4 @@
-"""Tests of `bdl.sklearn.estimators` and `.sampling`.
+"""Tests of `bdl.sklearn.estimators`, `.sampling` and `.rows`.
 
 What estimators are used for: seeds, pickles, pipelines, searches, tables, messages.
 """
@@ -235,8 +235,11 @@ def test_wrong_data_are_refused():
         BayesianMLPClassifier(**SMALL).fit(X, np.ones(60))
     with pytest.raises(ConfigError, match="nothing can be learned"):
         BayesianMLPRegressor(**SMALL).fit(X, np.ones(60))
-    with pytest.raises(TypeError, match="sample_weight"):
-        BayesianMLPRegressor(**SMALL).fit(X, y, sample_weight=np.ones(60))
+    for weights in (-np.ones(60), np.full(60, np.nan), np.ones(59), np.ones((60, 2))):
+        with pytest.raises(ConfigError, match="sample_weight must have one finite number >= 0 for each of 60 rows"):
+            BayesianMLPRegressor(**SMALL).fit(X, y, sample_weight=weights)
+    with pytest.raises(ConfigError, match="sample_weight is zero in all rows"):
+        BayesianMLPRegressor(**SMALL).fit(X, y, sample_weight=np.eye(60)[0])
 
 
 def test_import_bdl_does_not_load_scikit_learn():

@@ -97,7 +97,8 @@ class ModelAverage(SamplerCallback):
             raise ConfigError(
                 f"ModelAverage does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}"
             )
-        labels = self._batches.labels(axes)
+        labels, _ = likelihood.split(self._batches.labels(axes))
+        likelihood = likelihood.unweighted
         self._counted = likelihood.counted(labels) if axes > 2 else None  # all but the padding
         labels = labels if self._counted is None else labels[self._counted]
         likelihood.check(labels, likelihood.rows(outputs).shape[-1])
