@@ -124,8 +124,8 @@ class Lags:
             )
         if first.any():
             warnings.warn(
-                f"{place}: {first.sum()} of {len(frame)} rows, the first of their series, have fewer than {self.longest} "
-                "rows before them: they serve the later ones, and have no prediction", BdlWarning, 3,
+                f"{place}: {first.sum()} of {len(frame)} rows, the first of their series, have fewer than "
+                f"{self.longest} rows before them: they serve the later ones, and have no prediction", BdlWarning, 3,
             )  # fmt: skip
         self._warn_of_holes(rows, place)
         return frame.assign(**made), complete
