@@ -26,7 +26,7 @@ class Columns:
     """What the columns of a table are for; all that are not named are inputs.
 
     Args:
-        target: the column to predict.
+        target: the column to predict, or several columns of numbers.
         task: None finds it: text, truth values and two whole numbers are classes, decimals and many whole numbers a
             regression. Few whole numbers may be either, and need it. "counts" is never found, only asked for.
         id: columns that name the rows. They are no inputs.
@@ -35,7 +35,7 @@ class Columns:
         max_levels: a text column with more categories is refused.
     """
 
-    target: str
+    target: str | Sequence[str]
     task: Task | None = None
     id: Sequence[str] = ()
     drop: Sequence[str] = ()
@@ -43,21 +43,29 @@ class Columns:
     max_levels: int = 50
 
     @property
+    def targets(self) -> list[str]:
+        return [self.target] if isinstance(self.target, str) else list(self.target)
+
+    @property
     def written(self) -> list[str]:
         """Columns that are read as text, so that no number in them is refused."""
         return [*self.categorical, *self.drop, *self.id]
 
     def no_inputs(self, split_column: str | None) -> list[str]:
-        return [self.target, *self.id, *self.drop, *([] if split_column is None else [split_column])]
+        return [*self.targets, *self.id, *self.drop, *([] if split_column is None else [split_column])]
 
     def check(self, frame: Frame, split_column: str | None, place: str) -> None:
-        """Raise ConfigError for names of columns that the table lacks, and for a target that is an input too."""
-        named = {"target": [self.target], "id": self.id, "drop": self.drop, "categorical": self.categorical}
+        """Raise ConfigError for names of columns that the table lacks, and for a target that is named twice."""
+        if not self.targets:
+            raise ConfigError("data.target=[] names no column: name the column to predict")
+        if twice := [name for name in self.targets if self.targets.count(name) > 1]:
+            raise ConfigError(f"data.target names {twice[0]} twice: name each target once")
+        named = {"target": self.targets, "id": self.id, "drop": self.drop, "categorical": self.categorical}
         named |= {} if split_column is None else {"split_column": [split_column]}
         of_each(lambda key: require_columns(frame, named[key], f"data.{key}=", place), named, place)
-        for key in ("id", "drop", "categorical"):
-            if self.target in named[key]:
-                raise ConfigError(f"data.{key} names {self.target}, which is the target: take it out of data.{key}")
+        for key in ("id", "drop", "categorical", "split_column"):
+            if both := [name for name in named.get(key, ()) if name in self.targets]:
+                raise ConfigError(f"data.{key} names {both[0]}, which is the target: take it out of data.{key}")
 
 
 @dataclass(frozen=True)

@@ -36,16 +36,18 @@ class DataModule(L.LightningDataModule):
         num_targets: k, numbers to predict per item; 1 for a class.
         input_shape: the shape of one item as the network sees it; by default that of the first training item.
         batch_size: items per chain and step; by default that of the training loader.
-        target_units: name, shift and scale of the target of a regression, whose units are shift + scale x labels.
-        min_std: the standard deviation of the noise that rounding leaves in the labels of a regression, in their units
-            as the network sees them; a predicted scale has this bound where the loss gives none.
+        target_units: name, shift and scale of each target of a regression, whose units are shift + scale x labels.
+        min_std: the standard deviation of the noise that rounding leaves in each label of a regression, in its units
+            as the network sees them; a predicted scale has this bound where the loss gives none. Empty: no bound.
+        gaps: whether some of several targets are missing in some items, NaN in their labels.
         overview: what was read, in one line that a run prints; None prints nothing.
     """
 
     task: Task = "classification"
     num_targets: int = 1
-    target_units: tuple[str, float, float] | None = None
-    min_std: float = 0.0
+    target_units: tuple[tuple[str, float, float], ...] | None = None
+    min_std: tuple[float, ...] = ()
+    gaps: bool = False
     overview: str | None = None
 
     @cached_property

@@ -18,13 +18,22 @@ from torch import Tensor
 
 from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
-from bdl.data.frame import Format, Reading, locate, require_columns
+from bdl.data.frame import Format, Reading, locate
 from bdl.data.kinds import of_each
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
-from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
+from bdl.data.target import ClassTarget
+from bdl.data.targets import (
+    NumberTargets,
+    Target,
+    labels_of,
+    learn_target,
+    number_targets,
+    rows_with_targets,
+    target_from_plain,
+    target_to_plain,
+)
 from bdl.data.tensors import TensorDataModule, count_batch
-from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 3
@@ -53,7 +62,7 @@ class TableEncoding:
             "format_version": FORMAT_VERSION,
             "kind": "table",
             "columns": self.inputs.to_plain(),
-            "target": {"task": self.target.task, **asdict(self.target)},
+            "target": target_to_plain(self.target),
             "id": list(self.id),
             "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
         }
@@ -67,9 +76,7 @@ class TableEncoding:
                 f"format_version is {version}, and this bdl reads {FORMAT_VERSION}: use the bdl that wrote the file"
             )
         try:
-            inputs, fields = InputEncoding.from_plain(plain["columns"]), plain["target"]
-            classes = fields["task"] == "classification"
-            target = ClassTarget(fields["name"], tuple(fields["labels"])) if classes else NumberTarget(**fields)
+            inputs, target = InputEncoding.from_plain(plain["columns"]), target_from_plain(plain["target"])
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
             return TableEncoding(inputs, target, tuple(plain["id"]), reading)
         except (KeyError, TypeError, AttributeError) as error:
@@ -89,7 +96,8 @@ class TableDataModule(TensorDataModule):
     most frequent category; where training rows have gaps, a further input says so. Rows without a target are left out.
     All that is learned about a column is learned from the training rows; the classes alone are those of all rows.
 
-    The target of a regression is standardised; `preprocessing()` holds what undoes it.
+    Each target of a regression is standardised by itself; `preprocessing()` holds what undoes it. Of several targets
+    some may be missing in a row, whose labels are then NaN.
 
     Args:
         path: the table; `package:airfoil.csv` is one that bdl brings along.
@@ -115,30 +123,32 @@ class TableDataModule(TensorDataModule):
         batch_size: int | Literal["auto"] | None = "auto",
         **batching: Unpack[Batching],
     ):
-        place, target, files = locate(path).name, columns.target, split.files(path)
+        place, names, files = locate(path).name, columns.targets, split.files(path)
         places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
         frames = {s: reading.read(p, key, columns.written) for s, (key, p) in files.items()}
         columns.check(frames["train"], split.column, place)
-        rows = split.rows({s: _with_target(frame, target, places[s]) for s, frame in frames.items()}, place)
+        kept = {s: Rows(frame, rows_with_targets(frame, names, places[s])) for s, frame in frames.items()}
+        rows = split.rows(kept, place)
         train, no_inputs = rows["train"], columns.no_inputs(split.column)
         of_inputs = [name for name in train.columns if name not in no_inputs]
-        labels = pd.concat([part[target] for part in rows.values()])
+        labels = {name: pd.concat([part[name] for part in rows.values()]).dropna() for name in names}
         of_columns = columns.categorical, columns.max_levels, place, reading.day_first
         questions: list[Callable[[], Any]] = [
-            lambda: _target_of(labels, train[target], columns.task, place),
+            lambda: learn_target(labels, {name: train[name].dropna() for name in names}, columns.task, place),
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
         ]
         (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
         self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
         splits = self._encode(rows, places)
-        names = rule.labels if isinstance(rule, ClassTarget) else None
-        super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
+        classes = rule.labels if isinstance(rule, ClassTarget) else None
+        super().__init__(splits, batch_size=batch_size, task=rule.task, labels=classes, **batching)
         self.name = place
-        self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
-        self.min_std = rule.min_std if isinstance(rule, NumberTarget) else 0.0
+        numbers = number_targets(rule)
+        self.target_units = tuple((part.name, part.mean, part.std) for part in numbers) or None
+        self.min_std = tuple(part.min_std for part in numbers)
         self.overview = (
             f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
-            f"target {rule.name}: {rule.task} ({reason})"
+            f"{'targets' if len(names) > 1 else 'target'} {rule.name}: {rule.task} ({reason})"
         )
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             _warn_of_repeated(splits, place)
@@ -158,7 +168,9 @@ class TableDataModule(TensorDataModule):
         rows = hashlib.sha256(x.numpy().data)
         rows.update(y.numpy().data)
         encoding = checksum(self.encoding.to_plain())
-        return {"target": self.encoding.target.name, "training_rows": rows.hexdigest()[:16], "encoding": encoding}
+        target = self.encoding.target
+        name = list(target.names) if isinstance(target, NumberTargets) else target.name
+        return {"target": name, "training_rows": rows.hexdigest()[:16], "encoding": encoding}
 
     def preprocessing(self) -> dict[str, Any]:
         return self.encoding.to_plain()
@@ -166,32 +178,12 @@ class TableDataModule(TensorDataModule):
     def _encode(self, rows: Mapping[str, Rows], places: Mapping[str, str]) -> dict[str, tuple[Tensor, Tensor]]:
         """x and y of each split. The rows are given up: a column is let go once it is an input of all."""
         inputs, target = self.encoding.inputs, self.encoding.target
-        y = {s: target.encode(part[target.name], places[s]) for s, part in rows.items()}
+        y = {s: labels_of(target, part, places[s]) for s, part in rows.items()}
         x = {}
         for s in sorted(rows, key="train".__eq__):  # the largest split last
             key, place = f"data.{s}_path: ", f"{places[s]}, {s} rows"
             x[s] = inputs.encode(rows[s], key, place, last=s == "train")
         return {s: (x[s], y[s]) for s in rows}
-
-
-def _target_of(labels: Series, of_training: Series, task: Task | None, place: str) -> tuple[Target, str]:
-    """What the network predicts, and why in a few words. labels: of all rows."""
-    found, reason = find_task(labels, place) if task is None else (task, "as asked for")
-    if found == "classification":
-        return ClassTarget.learn(labels, place), reason
-    return NumberTarget.learn(of_training, place, found), reason
-
-
-def _with_target(frame: Frame, target: str, place: str) -> Rows:
-    """The rows that have a target; the others are counted in a warning."""
-    require_columns(frame, [target], "data.target=", place)
-    missing = int(frame[target].isna().sum())
-    if missing == len(frame):
-        raise ConfigError(f"data.target={target}: no row of {place} has a value; choose another target")
-    if missing:
-        line = f"{place}: the target {target} is missing in {missing} of {len(frame)} rows, which are left out"
-        warnings.warn(line, BdlWarning, stacklevel=3)
-    return Rows(frame, np.flatnonzero(frame[target].notna()))
 
 
 def _warn_of_repeated(splits: Mapping[str, tuple[Tensor, Tensor]], place: str) -> None:
@@ -207,7 +199,7 @@ def _warn_of_repeated(splits: Mapping[str, tuple[Tensor, Tensor]], place: str) -
 
 def read_table(
     path: str | Path,
-    target: str,
+    target: str | Sequence[str],
     task: Task | None = None,
     id: Sequence[str] = (),
     drop: Sequence[str] = (),

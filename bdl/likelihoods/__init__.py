@@ -15,6 +15,8 @@ from bdl.likelihoods.base import Likelihood, Loss, Outputs, as_columns, mean_los
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
 from bdl.likelihoods.heads import ConstantOutputs, with_constant_scale
 from bdl.likelihoods.losses import EXAMPLES, check_loss, in_words, law_note, likelihood_of, outputs_of, refuse_misfit
+from bdl.likelihoods.multivariate import MultivariateNormalNLL
+from bdl.likelihoods.observed import ObservedNLL
 from bdl.likelihoods.values import (
     GaussianNLL,
     HeteroscedasticNLL,
@@ -26,7 +28,7 @@ from bdl.likelihoods.values import (
 
 __all__ = [
     "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GaussianNLL", "HeteroscedasticNLL", "Likelihood",
-    "Loss", "NegativeBinomialNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "as_columns", "check_loss",
-    "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "outputs_of", "refuse_misfit",
-    "with_constant_scale",
+    "Loss", "MultivariateNormalNLL", "NegativeBinomialNLL", "ObservedNLL", "Outputs", "PoissonNLL", "StudentTNLL",
+    "ValueNLL", "as_columns", "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss",
+    "mean_loss_and_gradient", "outputs_of", "refuse_misfit", "with_constant_scale",
 ]  # fmt: skip

@@ -113,6 +113,13 @@ class Likelihood:
         """(..., B, k) log densities, or log probabilities, of each target y (..., B, k) by itself, in nats."""
         return self.marginals(outputs).log_prob(y)
 
+    def seen_log_density(self, outputs: Tensor, y: Tensor, seen: Tensor) -> Tensor:
+        """(..., B) log densities of the targets (..., B, k) that were seen, in nats; y is 0 where they were not.
+
+        Here the targets of an item are independent, given the outputs.
+        """
+        return torch.where(seen, self.log_density(outputs, y), 0).sum(-1)
+
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(..., B, k) probabilities that each target is at most y (..., B, k).
 

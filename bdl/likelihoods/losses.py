@@ -13,9 +13,14 @@ from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.likelihoods.base import Likelihood, Outputs
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
+from bdl.likelihoods.multivariate import MultivariateNormalNLL
+from bdl.likelihoods.observed import ObservedNLL
 from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL
 
-_CLASSES = (BernoulliNLL, CategoricalNLL, GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL)
+_CLASSES = (
+    BernoulliNLL, CategoricalNLL, GaussianNLL, HeteroscedasticNLL, MultivariateNormalNLL, NegativeBinomialNLL,
+    ObservedNLL, PoissonNLL, StudentTNLL,
+)  # fmt: skip
 BDL_LOSSES: dict[str, type[Likelihood]] = {f"bdl.{likelihood.__name__}": likelihood for likelihood in _CLASSES}
 CLASS_LOSSES = ("torch.nn.modules.loss.CrossEntropyLoss", "torch.nn.functional.cross_entropy")
 LABELS = ("torch.nn.modules.loss.BCEWithLogitsLoss", "torch.nn.functional.binary_cross_entropy_with_logits")
@@ -52,7 +57,8 @@ def likelihood_of(loss: Any, num_outputs: int = 1, axes: int = 2) -> Likelihood 
     name, settings = _named(loss)
     if name in BDL_LOSSES:
         fields = {f.name for f in dataclasses.fields(BDL_LOSSES[name])}  # type: ignore[arg-type]
-        return BDL_LOSSES[name](**{k: v for k, v in settings.items() if k in fields})
+        given = {k: likelihood_of(v) if k == "of" else v for k, v in settings.items() if k in fields}
+        return BDL_LOSSES[name](**given)
     if name in CLASS_LOSSES:
         return CategoricalNLL(class_axis=1 - axes)
     if name in LABELS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -79,23 +80,26 @@ class HeteroscedasticNLL(Likelihood):
         link: "log_var": s is the log variance. "softplus": std = log(1 + e^s), which takes outputs half as large for a
             small std, and grows no faster than s for a large one. Under the same prior on the weights it is another law
             over functions: at s = 0 std is 0.69 instead of 1.
-        min_std: the standard deviation of noise that y has in any case, in its units; its square is added to the
-            predicted variance. Numbers that were rounded to steps of h err by h / sqrt(12) at least. A density without
-            this bound has no limit where rows repeat: it rewards networks that are certain of a rounded number, and
-            they err without limit on other rows.
+        min_std: the standard deviation of noise that y has in any case, in its units; or one for each target. Its
+            square is added to the predicted variance. Numbers that were rounded to steps of h err by h / sqrt(12) at
+            least. A density without this bound has no limit where rows repeat: it rewards networks that are certain of
+            a rounded number, and they err without limit on other rows.
 
     Raises ConfigError for another link, and for min_std < 0.
     """
 
     link: Literal["log_var", "softplus"] = "log_var"
-    min_std: float = 0.0
+    min_std: float | Sequence[float] = 0.0
     outputs: ClassVar[Outputs] = "values"
 
     def __post_init__(self) -> None:
         if self.link not in ("log_var", "softplus"):
             raise ConfigError(f"link must be log_var or softplus, got {self.link!r}")
-        if not 0 <= self.min_std < math.inf:
+        each = (self.min_std,) if isinstance(self.min_std, int | float) else tuple(self.min_std)
+        if not all(0 <= least < math.inf for least in each):
             raise ConfigError(f"min_std must be >= 0, got {self.min_std}")
+        if not isinstance(self.min_std, int | float):
+            object.__setattr__(self, "min_std", each)
 
     @property
     def per_target(self) -> int:
@@ -105,7 +109,7 @@ class HeteroscedasticNLL(Likelihood):
         mean, s = outputs.chunk(2, -1)
         std = softplus(s) if self.link == "softplus" else (0.5 * s).exp()
         if self.min_std:
-            std = torch.hypot(std, std.new_tensor(self.min_std))
+            std = torch.hypot(std, std.new_tensor(self.min_std))  # () or (k,)
         return Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -141,7 +145,7 @@ class HeteroscedasticNLL(Likelihood):
 
     def _with_min_std(self, log_var: Tensor) -> Tensor:
         """The log variance with the least one added to it."""
-        return torch.logaddexp(log_var, log_var.new_tensor(2 * math.log(self.min_std))) if self.min_std else log_var
+        return torch.logaddexp(log_var, 2 * log_var.new_tensor(self.min_std).log()) if self.min_std else log_var
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def calibration_metrics(calibration: Calibration, evaluation: PosteriorEvaluatio
         return {"conformal/coverage": held, "conformal/size": sets.sum(1).double().mean().item()}
     low, high = calibration(prediction)
     columns = y.reshape(low.shape).to(low)
-    held = ((low <= columns) & (columns <= high)).double().mean().item()
+    held = ((low <= columns) & (columns <= high))[~columns.isnan()].double().mean().item()
     return {"conformal/coverage": held, "conformal/width": (high - low).double().mean().item()}
 
 

@@ -102,11 +102,14 @@ class ConformalIntervals:
     def fit(cls, prediction: ValuePrediction, y: Tensor, level: float = 0.9) -> ConformalIntervals:
         """The margin: the ceil((n + 1) level)-th smallest of the n distances of y (n,) or (n, k) from its interval.
 
+        A target that is missing, NaN, does not count.
+
         Raises ConfigError if y does not fit the prediction, or for too few items for the level.
         """
         low, high = prediction.interval(level)
         y = as_columns(y.double(), low.shape)
-        return cls(_threshold(torch.maximum(low - y, y - high), level), level)
+        distances = torch.maximum(low - y, y - high)
+        return cls(torch.stack([_threshold(each[~each.isnan()], level) for each in distances.T]), level)
 
     def __call__(self, prediction: ValuePrediction) -> tuple[Tensor, Tensor]:
         """(low, high), each (n, k)."""
@@ -115,7 +118,7 @@ class ConformalIntervals:
 
 
 def _threshold(scores: Tensor, level: float) -> Tensor:
-    """(k,) the ceil((n + 1) level)-th smallest of scores (n, k)."""
+    """() or (k,) the ceil((n + 1) level)-th smallest of scores (n,) or (n, k)."""
     if not 0 < level < 1:
         raise ConfigError(f"the level of a conformal set is a probability between 0 and 1, got {level}")
     rank = math.ceil((len(scores) + 1) * level - SET_ROUNDING)
