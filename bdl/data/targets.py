@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,11 +18,7 @@ from bdl.data.target import ClassTarget, NumberTarget, find_task
 from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 
-
-class NamedColumns(Protocol):
-    """Rows of a table, or a table."""
-
-    def __getitem__(self, name: str) -> Series: ...
+NamedColumns: TypeAlias = Any  # rows of a table, or a table: what has a column by its name
 
 
 @dataclass(frozen=True)

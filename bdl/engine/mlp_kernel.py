@@ -97,7 +97,7 @@ class MLPKernel(Gradient):
             return _LAWS[CategoricalNLL], y if y.stride(1) == 1 else y.contiguous(), 0.0
         if type(loss) is HeteroscedasticNLL and loss == HeteroscedasticNLL() and outputs % 2 == 0:
             number, k, given = _LAWS[HeteroscedasticNLL], outputs // 2, 0.0
-        elif type(loss) is GaussianNLL:
+        elif type(loss) is GaussianNLL and isinstance(loss.std, int | float):
             number, k, given = _LAWS[GaussianNLL], outputs, loss.std
         else:
             return None

@@ -13,6 +13,7 @@ from torch.distributions import Distribution, MultivariateNormal
 
 from bdl.errors import ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns
+from bdl.likelihoods.per_target import check_each
 from bdl.likelihoods.values import HeteroscedasticNLL
 
 
@@ -59,7 +60,7 @@ class MultivariateNormalNLL(Likelihood):
                 "MultivariateNormalNLL needs 2k + k(k-1)/2 outputs for k targets, such as 5 for 2 and 9 for 3, and the "
                 f"network has {outputs}"
             )
-        return targets
+        return check_each("min_std", self.min_std, targets)
 
     def distribution(self, outputs: Tensor) -> Distribution:
         law = self.marginals(outputs)

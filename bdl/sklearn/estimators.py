@@ -21,6 +21,7 @@ from bdl.data.encoding import InputEncoding
 from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
 from bdl.data.target import NumberTarget
+from bdl.data.targets import NumberTargets, labels_of
 from bdl.errors import ConfigError
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Likelihood, with_constant_scale
 from bdl.models import MLP
@@ -176,13 +177,15 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     """A regressor whose predictive distribution is a mixture over networks drawn from their posterior.
 
     The networks are multilayer perceptrons under a normal prior; errors are normal. Several chains of a sampler run
-    together. y holds one number for each row; the networks see it standardised, and predictions are in its own units.
+    together. y holds one number for each row, (n,), or k numbers, (n, k). The networks see each of them standardised,
+    and predictions have the shape and the units of y.
 
     Args:
         hidden_layer_sizes, activation, sampler, start, chains, samples, steps, lr, batch_size, temperature, prior_std,
             random_state, verbose: see `BayesianMLPClassifier`.
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
-            output of the network. "constant": one for all rows, learned. A number: known, in the units of y.
+            output of the network. "constant": one for all rows, learned. A number: known, in the units of y; or a list
+            of one for each of the k columns.
         standardize: give every column of X, and y, mean 0 and standard deviation 1.
 
     Attributes:
@@ -194,33 +197,58 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
     """
 
-    noise: Literal["input", "constant"] | float = field(default="input", kw_only=True)
+    noise: Literal["input", "constant"] | float | Sequence[float] = field(default="input", kw_only=True)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
     def fit(self, X: Any, y: Any) -> BayesianMLPRegressor:
-        """Sample the posterior given rows X (n, features) and their numbers y (n,).
+        """Sample the posterior given rows X (n, features) and their numbers y, (n,) or (n, k).
 
-        Raises ValueError for values that are missing or not finite, and for a constant y.
+        Raises ValueError for values that are missing or not finite, and for a constant column of y.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, ensure_min_samples=2)
-        if y.min() == y.max():
-            raise ConfigError(f"y is {y[0]:g} in all {len(y)} rows: nothing can be learned about a constant")
-        values = pd.Series(y, name="y", dtype=np.float64)
-        learned = NumberTarget.learn(values, "y", "regression")
-        self.target_ = learned if self.standardize else dataclasses.replace(learned, mean=0.0, std=1.0)
-        net, likelihood = self._law()
-        self._sample(dense(X), self.target_.encode(values, "y"), net, likelihood)
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, multi_output=True, ensure_min_samples=2
+        )
+        columns = {
+            f"y{j}" if y.ndim > 1 else "y": column
+            for j, column in enumerate(np.asarray(y, float).reshape(len(y), -1).T)
+        }
+        for name, column in columns.items():
+            if column.min() == column.max():
+                raise ConfigError(
+                    f"{name} is {column[0]:g} in all {len(y)} rows: nothing can be learned about a constant"
+                )
+        frame = pd.DataFrame(columns)
+        learned = [NumberTarget.learn(frame[name], "y", "regression") for name in columns]
+        if not self.standardize:
+            learned = [dataclasses.replace(part, mean=0.0, std=1.0) for part in learned]
+        self.target_ = learned[0] if y.ndim == 1 else NumberTargets(tuple(learned))
+        net, likelihood = self._law(len(learned))
+        self._sample(dense(X), labels_of(self.target_, frame, "y"), net, likelihood)
         return self
 
-    def _law(self) -> tuple[nn.Module, Likelihood]:
+    def _law(self, targets: int) -> tuple[nn.Module, Likelihood]:
         """The network and its likelihood, in the units that the network sees. Raises ConfigError for other noise."""
-        predicted = HeteroscedasticNLL(min_std=self.target_.min_std)
-        if self.noise == "input":
-            return self._net(2), predicted
-        if self.noise == "constant":
-            return with_constant_scale(self._net(1)), predicted
-        if isinstance(self.noise, str) or not self.noise > 0:
-            raise ConfigError(f"noise must be 'input', 'constant' or a number > 0, got {self.noise!r}")
-        return self._net(1), GaussianNLL(float(self.noise) / self.target_.std)
+        least: Any = self.target_.min_std
+        predicted = HeteroscedasticNLL(min_std=least if np.any(least) else 0.0)
+        if isinstance(self.noise, str) and self.noise == "input":
+            return self._net(2 * targets), predicted
+        if isinstance(self.noise, str) and self.noise == "constant":
+            return with_constant_scale(self._net(targets), targets), predicted
+        if (
+            isinstance(self.noise, str)
+            or not np.all(np.asarray(self.noise) > 0)
+            or np.size(self.noise) not in (1, targets)
+        ):
+            raise ConfigError(
+                f"noise must be 'input', 'constant' or a number > 0, or one for each of {targets} columns of y; got "
+                f"{self.noise!r}"
+            )
+        std: Any = np.asarray(self.noise, dtype=float) / np.asarray(self.target_.std)
+        return self._net(targets), GaussianNLL(std)
 
     def predictive(self, X: Any) -> ValuePrediction:
         """The whole predictive distribution, in the units of y; see `bdl.ValuePrediction`.
@@ -233,32 +261,39 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         return prediction
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """(n,) predictive means; with `return_std` also the predictive standard deviations (n,), noise included."""
+        """Predictive means of the shape of y; with `return_std` also the standard deviations, noise included."""
         prediction = self.predictive(X)
-        mean = _column(prediction.mean)
-        return (mean, _column(prediction.std)) if return_std else mean
+        mean = self._like_y(prediction.mean)
+        return (mean, self._like_y(prediction.std)) if return_std else mean
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """(low, high), each (n,): the central interval that holds y with the probability `coverage`."""
+        """(low, high), each of the shape of y: the central interval that holds y with the probability `coverage`."""
         low, high = self.predictive(X).interval(coverage)
-        return _column(low), _column(high)
+        return self._like_y(low), self._like_y(high)
 
     def conformal_interval(
         self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(low, high), each (n,): intervals that hold y with this probability, whatever the posterior is worth.
+        """(low, high), of the shape of y: intervals that hold y with this probability, whatever the posterior is worth.
 
         That holds on average over rows that are exchangeable with (X_val, y_val), which `fit` must not have seen; see
         `bdl.ConformalIntervals`. Raises ValueError for too few of them.
         """
         y = torch.tensor(np.asarray(y_val, dtype=np.float64))
         low, high = ConformalIntervals.fit(self.predictive(X_val), y, coverage)(self.predictive(X))
-        return _column(low), _column(high)
+        return self._like_y(low), self._like_y(high)
 
     def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
-        """(n, len(quantiles)) quantiles of the predictive distribution; (n, 1) for one number."""
-        return self.predictive(X).quantile(np.atleast_1d(quantiles).tolist())[..., 0].T.double().numpy()
+        """(n, q) quantiles of the predictive distribution, or (n, k, q) of k columns; q = 1 for one number."""
+        return self._like_y(self.predictive(X).quantile(np.atleast_1d(quantiles).tolist()).movedim(0, -1))
 
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+        """(n, n_samples) draws from the predictive distribution, or (n, k, n_samples) of k columns.
 
-def _column(values: Tensor) -> np.ndarray:
-    return values[:, 0].double().numpy()
+        One draw comes from one network, for all rows.
+        """
+        return self._like_y(self.predictive(X).draw(n_samples, random_state).movedim(0, -1))
+
+    def _like_y(self, values: Tensor) -> np.ndarray:
+        """Values (n, k, ...) without the axis of targets where y had none."""
+        return (values if isinstance(self.target_, NumberTargets) else values[:, 0]).double().numpy()
