@@ -87,9 +87,7 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
     node["_target_"] = node.get("_target_") or LOSSES[data.task]
     if loss.get("covariance"):
         if data.num_targets < 2:
-            raise ConfigError(
-                f"loss.covariance=true is of several targets, and there is {data.num_targets}: leave it out"
-            )
+            raise ConfigError("loss.covariance=true is of several targets, and data.target names one: leave it out")
         node["_target_"] = COVARIANCE
     if node["_target_"] in (LOSSES["regression"], COVARIANCE) and node.get("min_std") is None:
         node = {key: value for key, value in node.items() if key != "min_std"}
