@@ -32,6 +32,14 @@ class Trained:
     val_loss: Tensor  # (C,) mean validation loss of that state, nats
 
 
+def rows_of_start(items: int, fraction: float, seed: int, groups: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The items on which the start is trained, and those that stop its training, both in ascending order.
+
+    Tuning compares candidates on the latter, which no network of a trial has been trained on.
+    """
+    return hold_out(items, fraction, derive_seed("start", seed), groups=groups)
+
+
 @dataclass(frozen=True)
 class AdamWStart:
     """Trains the C networks of a `ChainStack` in place, as a deep ensemble (Lakshminarayanan et al. 2017), by AdamW.
@@ -86,6 +94,7 @@ class AdamWStart:
         *,
         compiled: Compile = "auto",
         progress: Progress | None = None,
+        groups: Tensor | None = None,
     ) -> Trained:
         """Train the stack on the items of a training loader, whose position stays.
 
@@ -99,6 +108,7 @@ class AdamWStart:
             val: validation items; None holds out a part of the training items.
             compiled: see `compile` of `BayesianModule`.
             progress: called after every epoch.
+            groups: (N,) of the training items; a part of them that is held out has whole groups.
 
         Raises DivergedError for a member whose validation loss was never finite, ConfigError for items that are too few
         to hold some out or do not fit the loss.
@@ -109,7 +119,7 @@ class AdamWStart:
             )
         plan = batches.batches if isinstance(batches, WorkerBatches) else batches
         device = next(stack.parameters()).device
-        train, held_out = self._split(plan, val, None if stack.shared else stack.chains)
+        train, held_out = self._split(plan, val, None if stack.shared else stack.chains, groups)
         if isinstance(loss, Likelihood):
             loss.check_items(train.y)
         best, epoch = _Best(stack, self.patience), 0
@@ -131,12 +141,12 @@ class AdamWStart:
         return Trained(epoch, best.epoch.cpu(), best.loss.cpu())
 
     def _split(
-        self, plan: TensorBatches, val: TensorSlices | None, chains: int | None
+        self, plan: TensorBatches, val: TensorSlices | None, chains: int | None, groups: Tensor | None
     ) -> tuple[TensorBatches, TensorSlices]:
         """The loader of the training items, and the items whose loss stops the training."""
         x, y, seed = plan.x, plan.y, derive_seed("start", plan.seed)
         if val is None:
-            kept, out = hold_out(len(y), self.val_fraction, seed)
+            kept, out = rows_of_start(len(y), self.val_fraction, plan.seed, groups)
             if not len(out):
                 raise ConfigError(
                     f"start.val_fraction = {self.val_fraction} of {len(y)} training items holds out none: raise it, or "

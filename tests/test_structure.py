@@ -15,7 +15,7 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 LAYERS = [
     {
         "errors", "cpu", "devices", "lent", "seeding", "batch", "disk", "display", "frozen", "psi", "schedules",
-        "likelihoods", "identity", "snapshot", "torch_private", "checkpoint", "native", "parts",
+        "likelihoods", "identity", "snapshot", "torch_private", "checkpoint", "native", "parts", "lean",
     },
     {"samplers"},
     {"engine"},

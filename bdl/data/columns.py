@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from bdl.data.frame import require_columns
 from bdl.data.kinds import of_each
 from bdl.data.module import Task
-from bdl.data.split import split_by_seed
+from bdl.data.split import divide, hold_out, train_test_rows
+from bdl.data.together import Order, Parts, check_apart, group_codes, groups_for_test, last_rows
 from bdl.data.values import Frame, Series
 from bdl.errors import ConfigError
 
@@ -33,6 +35,8 @@ class Columns:
         drop: further columns that are no inputs.
         categorical: columns of numbers that name categories.
         max_levels: a text column with more categories is refused.
+        lags: columns whose earlier values are inputs, and how many rows earlier, such as {"sales": [1, 7]}. The rows
+            are sorted by `TableSplit.order`, within each `TableSplit.group`.
     """
 
     target: str | Sequence[str]
@@ -41,6 +45,7 @@ class Columns:
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
     max_levels: int = 50
+    lags: Mapping[str, Sequence[int]] | None = None
 
     @property
     def targets(self) -> list[str]:
@@ -51,20 +56,23 @@ class Columns:
         """Columns that are read as text, so that no number in them is refused."""
         return [*self.categorical, *self.drop, *self.id]
 
-    def no_inputs(self, split_column: str | None) -> list[str]:
-        return [*self.targets, *self.id, *self.drop, *([] if split_column is None else [split_column])]
+    def no_inputs(self, split: TableSplit) -> list[str]:
+        """A column of groups is an input where `categorical` names it."""
+        group = None if split.group in self.categorical else split.group
+        return [*self.targets, *self.id, *self.drop, *(name for name in (split.column, group) if name is not None)]
 
-    def check(self, frame: Frame, split_column: str | None, place: str) -> None:
+    def check(self, frame: Frame, split: TableSplit, place: str) -> None:
         """Raise ConfigError for names of columns that the table lacks, and for a target that is named twice."""
         if not self.targets:
             raise ConfigError("data.target=[] names no column: name the column to predict")
         if twice := [name for name in self.targets if self.targets.count(name) > 1]:
             raise ConfigError(f"data.target names {twice[0]} twice: name each target once")
         named = {"target": self.targets, "id": self.id, "drop": self.drop, "categorical": self.categorical}
-        named |= {} if split_column is None else {"split_column": [split_column]}
+        of_split = {"split_column": split.column, "order": split.order, "group": split.group}
+        named |= {key: [column] for key, column in of_split.items() if column is not None}
         of_each(lambda key: require_columns(frame, named[key], f"data.{key}=", place), named, place)
-        for key in ("id", "drop", "categorical", "split_column"):
-            if both := [name for name in named.get(key, ()) if name in self.targets]:
+        for key in named.keys() - {"target"}:
+            if both := [name for name in named[key] if name in self.targets]:
                 raise ConfigError(f"data.{key} names {both[0]}, which is the target: take it out of data.{key}")
 
 
@@ -103,7 +111,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class TableSplit:
-    """Which rows of a table are for training, validation and testing: by seed, by a column, or by files.
+    """Which rows of a table are for training, validation and testing: by seed, in an order, by a column, or by files.
 
     Args:
         test_fraction, seed: the test rows are those of scikit-learn's `train_test_split(test_size=test_fraction,
@@ -112,6 +120,10 @@ class TableSplit:
         column: a column with "train", "val" and "test" in it, instead of a split by seed.
         test_path, val_path: files of the test and of the validation rows, instead of a split by seed.
         all_rows: whether the rows of all splits are for training, and none is held out.
+        order: a column of numbers or dates, instead of a split by seed: the last rows are for testing, those before
+            them for validation. Rows that are equal in it stay together.
+        group: a column whose rows of one value are never divided among splits. The shares are then shares of groups;
+            those for testing are chosen as `GroupShuffleSplit` does, whatever the order is.
     """
 
     test_fraction: float = 0.2
@@ -122,16 +134,19 @@ class TableSplit:
     test_path: str | Path | None = None
     val_path: str | Path | None = None
     all_rows: bool = False
+    order: str | None = None
+    group: str | None = None
 
     def files(self, path: str | Path) -> dict[str, tuple[str, str | Path]]:
         """The key and the file of each split that has one; the table itself stands for "train"."""
         others = {"test": self.test_path, "val": self.val_path}
         return {"train": ("data.path", path)} | {s: (f"data.{s}_path", p) for s, p in others.items() if p is not None}
 
-    def rows(self, tables: dict[str, Rows], place: str) -> dict[str, Rows]:
+    def rows(self, tables: dict[str, Rows], place: str, day_first: bool | None = None) -> dict[str, Rows]:
         """The rows of the three splits, from those of the files.
 
-        Raises ConfigError for two ways of splitting at once, and for a split without rows.
+        Raises ConfigError for two ways of splitting at once, for a split without rows, for groups that are divided, and
+        for an order that does not sort.
         """
         if self.column is not None:
             tables = self._by_column(tables, self.column, place)
@@ -146,8 +161,67 @@ class TableSplit:
             return {"train": every, "val": none, "test": none}
         if "val" in tables and self.val_fraction:
             raise ConfigError("data.val_fraction holds out rows beside those that are marked: set data.val_fraction=0")
-        fractions = self.test_fraction, self.val_fraction
-        return split_by_seed(tables, Rows.take, *fractions, self.seed, self.fold)
+        rules = (
+            self._by_group(place) if self.group else self._by_order(place, day_first) if self.order else self._by_seed
+        )
+        rows = divide(tables, Rows.take, lambda train: rules(train, "test"), lambda train: rules(train, "val"))
+        if self.group is not None:
+            check_apart({split: part[self.group] for split, part in rows.items()}, self.group)
+        return {split: rows[split] for split in ("train", "val", "test")}
+
+    def words(self, rows: Mapping[str, Rows], place: str, day_first: bool | None) -> str | None:
+        """How rows were held out that are not exchangeable, in words; None for a split by seed."""
+        if self.group is not None:
+            counts = {split: part[self.group].nunique() for split, part in rows.items() if len(part)}
+            return (
+                f"rows of one {self.group} stay together, {', '.join(f'{n:,} {s}' for s, n in counts.items())} groups"
+            )
+        test = rows["test"]
+        if self.order is None or self.column is not None or self.test_path is not None or not len(test):
+            return None
+        first = test[self.order].iloc[int(np.argmin(self.key(test, place, day_first)))]
+        return f"ordered by {self.order}, the last rows, from {first} on, are for testing"
+
+    def groups(self, rows: Mapping[str, Rows], place: str) -> dict[str, torch.Tensor]:
+        """(n,) int64 groups of the rows of each split; {} without groups."""
+        if self.group is None:
+            return {}
+        codes = group_codes(pd.concat([part[self.group] for part in rows.values()]), place)
+        ends = np.cumsum([len(part) for part in rows.values()])[:-1]
+        return {s: torch.from_numpy(part) for s, part in zip(rows, np.split(codes, ends), strict=True)}
+
+    def key(self, rows: Rows, place: str, day_first: bool | None) -> np.ndarray:
+        """(n,) numbers by which `order` sorts the rows. Only a whole table tells how its dates are written."""
+        values = rows.table[str(self.order)]
+        return Order.learn(values, day_first, place).key(values, place)[rows.at]
+
+    def _by_seed(self, rows: Rows, split: str) -> Parts:
+        if split == "test":
+            return train_test_rows(len(rows), self.test_fraction, self.seed)
+        kept, held_out = hold_out(len(rows), self.val_fraction, self.seed, self.fold)
+        return kept.numpy(), held_out.numpy()
+
+    def _by_group(self, place: str) -> Callable[[Rows, str], Parts]:
+        def rule(rows: Rows, split: str) -> Parts:
+            codes = group_codes(rows[str(self.group)], place)
+            if split == "test":
+                return groups_for_test(codes, self.test_fraction, self.seed)
+            kept, out = hold_out(len(rows), self.val_fraction, self.seed, self.fold, torch.from_numpy(codes))
+            return kept.numpy(), out.numpy()
+
+        return rule
+
+    def _by_order(self, place: str, day_first: bool | None) -> Callable[[Rows, str], Parts]:
+        if self.fold:
+            raise ConfigError(
+                f"data.fold={self.fold} names a part of rows in random order: leave it out, or data.order"
+            )
+
+        def rule(rows: Rows, split: str) -> Parts:
+            _, held_out = self._by_seed(rows, split)
+            return last_rows(self.key(rows, place, day_first), len(held_out), f"data.order={self.order}")
+
+        return rule
 
     def _by_column(self, tables: dict[str, Rows], column: str, place: str) -> dict[str, Rows]:
         if len(tables) > 1:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from bdl.batch import structure, tensors_in
@@ -58,6 +57,8 @@ def _of_items(dataset: Sized) -> dict[str, Any]:
 
 def _read(dataset: Any, rows: list[int]) -> tuple[str, str]:
     """The structure of the first item and the checksum of all."""
+    from lightning.pytorch.utilities.seed import isolate_rng  # slow to import
+
     with isolate_rng():
         for seed in (torch.manual_seed, np.random.seed, random.seed):
             seed(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import re
@@ -17,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from bdl.data.text_encoding import UTF8, guess_encoding, python_name, warn_of_utf8
 from bdl.data.values import BETWEEN, EXACT, NUMBER, SIGNS, Frame, Series, with_numbers
 from bdl.disk.files import is_on_disk, open_regular
 from bdl.errors import BdlWarning, ConfigError
@@ -45,9 +47,10 @@ class Reading:
         missing: words that mean a missing value, besides an empty field and those that pandas knows (NA, NaN, null,
             ...; but None is a text).
         day_first: whether 03/04/2020 is 3 April; None finds it, and refuses dates that do not tell.
+        encoding: of a CSV file, by Python's name such as "latin-1"; None guesses it of each file, see `guess_encoding`.
 
-    Raises ConfigError for more than one sign as a separator: pandas would read it as a regular expression, of which a
-    stranger's may never end.
+    Raises ConfigError for an unknown encoding, and for more than one sign as a separator: pandas would read it as a
+    regular expression, of which a stranger's may never end.
     """
 
     format: Format = "csv"
@@ -56,6 +59,7 @@ class Reading:
     missing: Sequence[str] = ("?",)
     thousands: str = "none"
     day_first: bool | None = None
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         if self.separator not in SIGNS and (len(self.separator) != 1 or self.separator in NO_SEPARATORS):
@@ -63,6 +67,8 @@ class Reading:
                 f"data.separator must be {', '.join(SIGNS)} or one sign, got {self.separator!r}: save the table with "
                 "one sign between its fields"
             )
+        if self.encoding is not None:
+            python_name(self.encoding)
         for name, value in (("decimal", self.decimal), ("thousands", self.thousands)):
             if value not in (*SIGNS, "none") and len(value) != 1:
                 raise ConfigError(f"data.{name} must be a name such as point, or one sign, got {value!r}")
@@ -94,7 +100,10 @@ class Reading:
                 f"{name} is empty: a table has a line of column names, and a line for each row"
             ) from error
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{name} is no UTF-8 text ({error.reason}): save the table as CSV in UTF-8") from error
+            raise ConfigError(
+                f"{name} is no {self.encoding or 'UTF-8'} text ({error.reason}): correct data.encoding, or save the "
+                "table as CSV in UTF-8"
+            ) from error
         except (OSError, ValueError) as error:  # ParserError and pyarrow's errors are ValueErrors
             reason = " ".join(str(error).split())
             raise ConfigError(
@@ -117,8 +126,9 @@ class Reading:
     def _read_csv(self, path: Path, key: str, name: str, text: Collection[str]) -> Frame:
         """Columns of plain numbers, and all fields of the others as texts without blanks around them; NaN for gaps."""
         separator = SIGNS.get(self.separator, self.separator)
+        encoding = self._encoding_of(path, key, name)
         read = partial(
-            pd.read_csv, path, sep=separator, header=None, encoding="utf-8-sig", skipinitialspace=separator != "\t"
+            pd.read_csv, path, sep=separator, header=None, encoding=encoding, skipinitialspace=separator != "\t"
         )
         read_texts = partial(read, dtype="str", na_filter=False)
         header = read_texts(nrows=1)  # first, because rows under another separator may have any number of fields
@@ -139,6 +149,21 @@ class Reading:
         frame = pd.DataFrame({i: columns[i] for i in range(len(names))}, copy=False)
         frame.columns = [column or f"Unnamed: {i}" for i, column in enumerate(names)]
         return frame
+
+    def of_file(self, path: str | Path) -> Reading:
+        """The same, with the encoding of this file in place of none. It warns of nothing, because `read` has."""
+        if self.format != "csv" or self.encoding is not None:
+            return self
+        with warnings.catch_warnings(action="ignore", category=BdlWarning):
+            return dataclasses.replace(self, encoding=guess_encoding(locate(path), str(path)))
+
+    def _encoding_of(self, path: Path, key: str, name: str) -> str:
+        """The encoding that is given, or a guess. Rows to predict may have another one than the table of the run."""
+        if self.encoding is None or key == "input":
+            return python_name(guess_encoding(path, name, self.encoding))
+        if (encoding := python_name(self.encoding)) != python_name(UTF8):
+            warn_of_utf8(path, name, self.encoding)
+        return encoding
 
     def _refuse_one_column(self, header: str, key: str, name: str) -> None:
         """Raise ConfigError; but rows to predict may have one column, the only input of a run."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
-import lightning as L
 import torch
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from bdl.batch import count_items, structure
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.errors import ConfigError
+from bdl.lean import L
 
 Task = Literal["classification", "regression", "counts"]
 STAGES = {"train": "fit", "val": "validate", "test": "test"}  # Lightning's names of what a split is set up for
@@ -37,18 +37,23 @@ class DataModule(L.LightningDataModule):
         input_shape: the shape of one item as the network sees it; by default that of the first training item.
         batch_size: items per chain and step; by default that of the training loader.
         target_units: name, shift and scale of each target of a regression, whose units are shift + scale x labels.
-        min_std: the standard deviation of the noise that rounding leaves in each label of a regression, in its units
-            as the network sees them; a predicted scale has this bound where the loss gives none. Empty: no bound.
+        loss: the likelihood that fits the labels of a regression, as `_target_` and arguments; {} is that of the task.
+            Where another of the same class is asked for, it has these arguments as far as it gives none.
         gaps: whether some of several targets are missing in some items, NaN in their labels.
         overview: what was read, in one line that a run prints; None prints nothing.
+        held_out: how rows were held out that are not exchangeable, in words that a report shows; None for others.
+        groups: (n,) int64 by split, for data whose items of one group depend on each other; {} for others. A part of
+            the training items that is held out for a while has whole groups.
     """
 
     task: Task = "classification"
     num_targets: int = 1
     target_units: tuple[tuple[str, float, float], ...] | None = None
-    min_std: tuple[float, ...] = ()
+    loss: Mapping[str, Any] = {}
     gaps: bool = False
     overview: str | None = None
+    held_out: str | None = None
+    groups: Mapping[str, Tensor] = MappingProxyType({})
 
     @cached_property
     def num_data(self) -> int:
@@ -199,6 +204,8 @@ def as_data_module(module: Any) -> DataModule:
         raise ConfigError(
             f"data: {type(module).__name__} is no LightningDataModule: derive it from bdl.data.DataModule"
         )
+    from lightning.pytorch.utilities.model_helpers import is_overridden  # after Lightning, which bdl.lean imports
+
     kind: Any = type(module)  # no static class: its bases are those of the module
     adapted = copy.copy(module)
     adapted.prepare_data()

@@ -16,7 +16,9 @@ from bdl.seeding import generator
 Items = TypeVar("Items", bound=Sized)
 
 
-def hold_out(items: int, fraction: float, seed: int, fold: int = 0) -> tuple[Tensor, Tensor]:
+def hold_out(
+    items: int, fraction: float, seed: int, fold: int = 0, groups: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Rows of the items that are kept and of those held out, both in ascending order.
 
     >>> kept, held_out = hold_out(items=8, fraction=0.25, seed=0)
@@ -28,6 +30,8 @@ def hold_out(items: int, fraction: float, seed: int, fold: int = 0) -> tuple[Ten
         fraction: share of the items held out, in [0, 1).
         seed: decides a random order of the items.
         fold: which part of that order is held out, from 0 to 1 / fraction - 1.
+        groups: (items,) whose rows stay together: a share of the groups is held out, one at least. A single group is
+            divided.
 
     Raises ConfigError for a fraction or a fold out of range, and when no item would be kept.
     """
@@ -37,6 +41,10 @@ def hold_out(items: int, fraction: float, seed: int, fold: int = 0) -> tuple[Ten
         raise ConfigError(
             f"data.fold must be from 0 to 1 / data.val_fraction - 1, got {fold} with data.val_fraction {fraction}"
         )
+    if groups is not None and fraction and len(every := groups.unique()) > 1:
+        _, out = hold_out(len(every), max(fraction, 1 / len(every)), seed, fold)
+        held = torch.isin(groups, every[out.to(every.device)]).cpu()
+        return (~held).nonzero().flatten(), held.nonzero().flatten()
     rows = torch.randperm(items, generator=generator("cpu", "split", seed))
     start, end = (round(fraction * items * k) for k in (fold, fold + 1))
     if end - start == items:
@@ -65,6 +73,24 @@ def train_test_rows(items: int, test_fraction: float, seed: int) -> tuple[np.nda
     return np.sort(rows[count:]), np.sort(rows[:count])
 
 
+def divide(
+    parts: Mapping[str, Items],
+    take: Callable[[Items, np.ndarray], Items],
+    test: Callable[[Items], tuple[np.ndarray, np.ndarray]],
+    val: Callable[[Items], tuple[np.ndarray, np.ndarray]],
+) -> dict[str, Items]:
+    """The items of "train", "test" and "val". Where the last two are missing, they are taken from "train".
+
+    take: the items of these rows, in ascending order. test, val: rows of the items that are kept and held out.
+    """
+    train = parts["train"]
+    for split, rule in (("test", test), ("val", val)):
+        if split not in parts:
+            kept, held_out = rule(train)
+            parts, train = {**parts, split: take(train, held_out)}, take(train, kept)
+    return {**parts, "train": train}
+
+
 def split_by_seed(
     parts: Mapping[str, Items],
     take: Callable[[Items, np.ndarray], Items],
@@ -73,15 +99,10 @@ def split_by_seed(
     seed: int,
     fold: int,
 ) -> dict[str, Items]:
-    """The items of "train", "test" and "val". Where the last two are missing, they are taken from "train" by seed.
+    """The items of "train", "test" and "val", as `divide` returns them, by `train_test_rows` and `hold_out`."""
 
-    take: the items of these rows, in ascending order.
-    """
-    train = parts["train"]
-    if "test" not in parts:
-        kept, test = train_test_rows(len(train), test_fraction, seed)
-        parts, train = {**parts, "test": take(train, test)}, take(train, kept)
-    if "val" in parts:
-        return {**parts, "train": train}
-    kept, held_out = (rows.numpy() for rows in hold_out(len(train), val_fraction, seed, fold))
-    return {**parts, "train": take(train, kept), "val": take(train, held_out)}
+    def val(train: Items) -> tuple[np.ndarray, np.ndarray]:
+        kept, held_out = hold_out(len(train), val_fraction, seed, fold)
+        return kept.numpy(), held_out.numpy()
+
+    return divide(parts, take, lambda train: train_test_rows(len(train), test_fraction, seed), val)

@@ -20,6 +20,7 @@ from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
 from bdl.data.frame import Format, Reading, locate
 from bdl.data.kinds import of_each
+from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
 from bdl.data.target import ClassTarget
@@ -34,6 +35,8 @@ from bdl.data.targets import (
     target_to_plain,
 )
 from bdl.data.tensors import TensorDataModule, count_batch
+from bdl.data.together import Order
+from bdl.data.values import Frame
 from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 3
@@ -49,12 +52,14 @@ class TableEncoding:
         target: what the network predicts.
         id: columns that name the rows.
         reading: how the files of the table are written.
+        lags: the inputs that come from earlier rows.
     """
 
     inputs: InputEncoding
     target: Target
     id: tuple[str, ...]
     reading: Reading
+    lags: Lags | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON can hold."""
@@ -65,6 +70,7 @@ class TableEncoding:
             "target": target_to_plain(self.target),
             "id": list(self.id),
             "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
+            **({} if self.lags is None else {"lags": self.lags.to_plain()}),
         }
 
     @staticmethod
@@ -78,7 +84,8 @@ class TableEncoding:
         try:
             inputs, target = InputEncoding.from_plain(plain["columns"]), target_from_plain(plain["target"])
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
-            return TableEncoding(inputs, target, tuple(plain["id"]), reading)
+            lags = Lags.from_plain(plain["lags"]) if "lags" in plain else None
+            return TableEncoding(inputs, target, tuple(plain["id"]), reading, lags)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"no encoding of a table, {error} is missing or wrong: restore the file") from error
 
@@ -105,6 +112,8 @@ class TableDataModule(TensorDataModule):
         reading: how the files of the table are written.
         split: which rows are for training, validation and testing.
         batch_size: rows per chain and step; None means all training rows, "auto" 100 or all of fewer.
+        loss: the class of the likelihood that will be used, such as "bdl.LogNormalNLL", because the units in which the
+            network sees the target depend on it. None: one that fits the values, see `find_law`.
         batching: chains, seed, stack and replacement, as in `TensorBatches`.
 
     `read_table` makes one of flat arguments, which are the keys of `data=csv`.
@@ -121,35 +130,45 @@ class TableDataModule(TensorDataModule):
         split: TableSplit = TableSplit(),  # noqa: B008
         *,
         batch_size: int | Literal["auto"] | None = "auto",
+        loss: str | None = None,
         **batching: Unpack[Batching],
     ):
         place, names, files = locate(path).name, columns.targets, split.files(path)
         places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
-        frames = {s: reading.read(p, key, columns.written) for s, (key, p) in files.items()}
-        columns.check(frames["train"], split.column, place)
-        kept = {s: Rows(frame, rows_with_targets(frame, names, places[s])) for s, frame in frames.items()}
-        rows = split.rows(kept, place)
-        train, no_inputs = rows["train"], columns.no_inputs(split.column)
+        lagged = columns.lags or {}
+        written = [name for name in columns.written if name not in lagged or name in columns.categorical]
+        written += [split.group] if split.group else []
+        frames = {s: reading.read(p, key, written) for s, (key, p) in files.items()}
+        columns.check(frames["train"], split, place)
+        lags = None
+        if lagged:
+            frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)
+        tables = {s: Rows(frame, rows_with_targets(frame, names, places[s])) for s, frame in frames.items()}
+        rows = split.rows(tables, place, reading.day_first)
+        self.held_out = split.words(rows, place, reading.day_first)
+        self.groups = split.groups(rows, place)
+        train, no_inputs = rows["train"], columns.no_inputs(split)
         of_inputs = [name for name in train.columns if name not in no_inputs]
         labels = {name: pd.concat([part[name] for part in rows.values()]).dropna() for name in names}
         of_columns = columns.categorical, columns.max_levels, place, reading.day_first
         questions: list[Callable[[], Any]] = [
-            lambda: learn_target(labels, {name: train[name].dropna() for name in names}, columns.task, place),
+            lambda: learn_target(labels, {name: train[name].dropna() for name in names}, columns.task, place, loss),
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
         ]
         (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
-        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
+        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path), lags)
         splits = self._encode(rows, places)
         classes = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=classes, **batching)
         self.name = place
         numbers = number_targets(rule)
         self.target_units = tuple((part.name, part.mean, part.std) for part in numbers) or None
-        self.min_std = tuple(part.min_std for part in numbers)
+        self.loss = {} if isinstance(rule, ClassTarget) else rule.loss
+        said = [self.held_out, *(part.words for part in numbers)]
         self.overview = (
             f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
             f"{'targets' if len(names) > 1 else 'target'} {rule.name}: {rule.task} ({reason})"
-        )
+        ) + "".join(f"; {words}" for words in said if words)
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             _warn_of_repeated(splits, place)
 
@@ -186,6 +205,20 @@ class TableDataModule(TensorDataModule):
         return {s: (x[s], y[s]) for s in rows}
 
 
+def _with_lags(
+    frame: Frame, columns: Columns, split: TableSplit, place: str, day_first: bool | None
+) -> tuple[Frame, Lags]:
+    """The rows that have all inputs from earlier rows. Raises ConfigError for rows in several files."""
+    if split.test_path is not None or split.val_path is not None:
+        raise ConfigError("data.lags takes all rows from one file: data.split_column marks those for testing in it")
+    if len(columns.targets) > 1:
+        raise ConfigError("data.lags takes one target, and data.target names several: make a run for each of them")
+    order = None if split.order is None else Order.learn(frame[split.order], day_first, place)
+    lags = Lags.checked(columns.lags or {}, frame, columns.targets[0], order, split.group, place)
+    lags, frame, complete = lags.learn(frame, place)
+    return frame[complete], lags
+
+
 def _warn_of_repeated(splits: Mapping[str, tuple[Tensor, Tensor]], place: str) -> None:
     """Warn of test rows that are training rows too, because scores on them tell nothing about new rows."""
     rows = (pd.DataFrame(np.column_stack(splits[split])) for split in ("train", "test"))
@@ -211,6 +244,7 @@ def read_table(
     thousands: str = "none",
     missing: Sequence[str] = ("?",),
     day_first: bool | None = None,
+    encoding: str | None = None,
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     split_seed: int = 0,
@@ -219,11 +253,16 @@ def read_table(
     test_path: str | Path | None = None,
     val_path: str | Path | None = None,
     all_rows: bool = False,
+    order: str | None = None,
+    group: str | None = None,
+    lags: Mapping[str, Sequence[int]] | None = None,
     batch_size: int | Literal["auto"] | None = "auto",
+    loss: str | None = None,
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
-    columns = Columns(target, task, id, drop, categorical, max_levels)
-    reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first)
-    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, test_path, val_path, all_rows)
-    return TableDataModule(path, columns, reading, split, batch_size=batch_size, **batching)
+    columns = Columns(target, task, id, drop, categorical, max_levels, lags)
+    reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
+    files = test_path, val_path, all_rows
+    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)
+    return TableDataModule(path, columns, reading, split, batch_size=batch_size, loss=loss, **batching)

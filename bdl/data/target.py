@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -15,11 +16,11 @@ from torch import Tensor
 from bdl.data.dates import holds_dates
 from bdl.data.kinds import finite_numbers, of_each, standardisation, standardised
 from bdl.data.module import Task
+from bdl.data.target_law import find_law
 from bdl.data.values import Series, as_numbers, as_texts, holds_truth_values, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
 FEW = 20  # different whole numbers that may be classes; digits have 10
-ROUNDING = math.sqrt(12)  # a step, over the standard deviation of what rounding to it leaves
 FAR = 10.0  # standard deviations of the target, below which no prediction is called far: a few rows bound nothing
 AS_CLASSES = "correct them, or data.task=classification takes the values as classes"
 
@@ -61,34 +62,51 @@ class ClassTarget:
 class NumberTarget:
     """Numbers, (n, 1) float32: (value - mean) / std. Counts stay as they are, with mean 0 and std 1.
 
-    step: the smallest difference of two values, in their units, where rounding to it matters; or else 0.
+    Under a law with masses at points, or of positive numbers, `mean` is the place from which it measures.
+
+    center: the mean of the training values where that is not `mean`; or else None.
+    loss: the likelihood that fits the values in these units, as its `_target_` and arguments; {} for that of the task.
     """
 
     name: str
     mean: float
     std: float
     task: Task = "regression"
-    step: float = 0.0
+    step: float = 0.0  # of a file that an earlier version wrote
+    center: float | None = None
+    loss: Mapping[str, Any] = field(default_factory=dict)
+    words: str | None = field(default=None, compare=False)  # what a run says of the values
 
     @staticmethod
-    def learn(values: Series, place: str, task: Task) -> NumberTarget:
-        """From the training rows. Raises ConfigError for text, a constant target, and numbers that are no counts."""
+    def learn(
+        values: Series, place: str, task: Task, asked: str | None = None, every: Series | None = None
+    ) -> NumberTarget:
+        """From the training rows.
+
+        Args:
+            asked: the class of the likelihood that the user chose, such as "bdl.GammaNLL"; None: one that fits.
+            every: the values of all rows; the likelihood takes them too.
+
+        Raises ConfigError for text, a constant target, numbers that are no counts, and a likelihood that does not fit.
+        """
         numbers = _numbers(values, place, task)
         if numbers.min() == numbers.max():
             raise ConfigError(
                 f"data.target={values.name} is {numbers.iloc[0]:g} in all {len(numbers)} training rows of {place}: "
                 "nothing can be learned about a constant; choose another target"
             )
+        if task == "counts":
+            return NumberTarget(str(values.name), 0.0, 1.0, task)
         (moments,) = of_each(standardisation, [numbers], place)
-        mean, std = (0.0, 1.0) if task == "counts" else moments
-        step = float(np.diff(np.unique(numbers)).min())
-        rounded = task == "regression" and step / ROUNDING > 0.01 * std
-        return NumberTarget(str(values.name), mean, std, task, step if rounded else 0.0)
+        known = numbers if every is None else _numbers(every, place, task)
+        law = find_law(numbers.to_numpy(np.float64), known.to_numpy(np.float64), asked, str(values.name), moments)
+        center = None if law.origin == moments[0] else moments[0]
+        return NumberTarget(str(values.name), law.origin, law.scale, task, 0.0, center, law.loss, law.words)
 
     @property
     def min_std(self) -> float:
-        """Standard deviation of the noise that rounding leaves, in units of `std`."""
-        return self.step / ROUNDING / self.std
+        """Standard deviation of the noise that rounding leaves, in units of `std`; 0 where it does not matter."""
+        return self.loss.get("min_std", 0.0)
 
     def encode(self, values: Series, place: str) -> Tensor:
         """(n, 1) float32. Raises ConfigError for text, for infinite and far too large numbers, and as `learn` does."""
@@ -103,7 +121,8 @@ class NumberTarget:
 
         rows: N, how many training rows there were.
         """
-        far = torch.maximum((mean - self.mean).abs(), std)[:, 0]  # (n,)
+        center = self.mean if self.center is None else self.center
+        far = torch.maximum((mean - center).abs(), std)[:, 0]  # (n,)
         bound = self.std * max(FAR, math.sqrt(max(0, rows - 1)))
         beyond = far > bound
         if self.task == "regression" and bool(beyond.any()):

@@ -15,6 +15,7 @@ from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import of_each
 from bdl.data.module import Task
 from bdl.data.target import ClassTarget, NumberTarget, find_task
+from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NORMAL
 from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 
@@ -53,9 +54,10 @@ class NumberTargets:
         return torch.tensor([part.std for part in self.parts], dtype=torch.float64)
 
     @property
-    def min_std(self) -> tuple[float, ...]:
-        """Standard deviation of the noise that rounding leaves in each target, in units of its `std`."""
-        return tuple(part.min_std for part in self.parts)
+    def loss(self) -> dict[str, Any]:
+        """The likelihood that fits the values: of normal errors, with the noise that rounding leaves in each target."""
+        least = [part.min_std for part in self.parts]
+        return {"_target_": NORMAL, "min_std": least} if any(least) else {}
 
     def encode(self, rows: NamedColumns, place: str) -> Tensor:
         """(n, k) float32, NaN where a target is missing. Raises ConfigError as `NumberTarget.encode` does."""
@@ -102,25 +104,30 @@ def target_from_plain(fields: Mapping[str, Any]) -> Target:
 
 
 def learn_target(
-    every: Mapping[str, Series], of_training: Mapping[str, Series], task: Task | None, place: str
+    every: Mapping[str, Series], of_training: Mapping[str, Series], task: Task | None, place: str, loss: str | None
 ) -> tuple[Target, str]:
     """What the network predicts, and why in a few words.
 
     Args:
         every: the values of all rows, by column; of_training: those of the training rows. Both without gaps.
         task: None finds it.
+        loss: the class of the likelihood that the user chose; None: one that fits.
 
     Raises ConfigError for columns that are not all numbers, where there are several, and as each of them by itself.
     """
     questions = [_asked(values, task, place) for values in every.values()]
     found = of_each(lambda ask: ask(), questions, place)
     names = list(every)
+    if len(names) > 1 and loss in (HURDLE, LOG_NORMAL, GAMMA):
+        raise ConfigError(
+            f"loss._target_={loss} is of one target, and data.target names {len(names)}: loss=auto fits all"
+        )
     if len(names) > 1:
         return _learn_several(dict(zip(names, found, strict=True)), of_training, place)
     (name,), ((kind, reason),) = names, found
     if kind == "classification":
         return ClassTarget.learn(every[name], place), reason
-    return NumberTarget.learn(of_training[name], place, kind), reason
+    return NumberTarget.learn(of_training[name], place, kind, loss, every[name]), reason
 
 
 def _asked(values: Series, task: Task | None, place: str) -> Callable[[], tuple[Task, str]]:
@@ -141,7 +148,7 @@ def _learn_several(
     for name, values in of_training.items():
         if not len(values):
             raise ConfigError(f"data.target={name}: no training row of {place} has a value; leave it out")
-    parts = of_each(lambda name: NumberTarget.learn(of_training[name], place, found[name][0]), found, place)
+    parts = of_each(lambda name: NumberTarget.learn(of_training[name], place, found[name][0], NORMAL), found, place)
     return NumberTargets(tuple(parts)), "; ".join(f"{name}: {reason}" for name, (_, reason) in found.items())
 
 

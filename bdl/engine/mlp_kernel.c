@@ -483,6 +483,28 @@ static double heteroscedastic(I k, const float *z, const float *y, float *d, flo
     return loss;
 }
 
+/* -log N(y; mean, exp(s) + least^2), as above. With V = exp(s) + least^2, twice the loss is r^2 / V + log V + log 2 pi. */
+static double bounded(I k, const float *z, const float *y, double least, float *d, float *work, float scale, Batch b) {
+    float *variance = work + b.ld, floor = (float)(least * least);
+    double loss = (double)(b.items * k) * HALF_LOG_2PI;
+    for (I t = 0; t < k; t++) {
+        double logs = 0;
+        pick(k, t, y, work, b);
+        vec total = splat(0);
+        for (I v = 0; v < b.vectors; v++) {
+            vec s = ((const vec *)(z + (k + t) * b.ld))[v], r = ((const vec *)(z + t * b.ld))[v] - ((const vec *)work)[v];
+            vec predicted = exponential(at_most(s, 87.0f)), all = predicted + floor, by_mean = r / all, square = r * by_mean;
+            total += inside(square, v, b);
+            ((vec *)variance)[v] = all;
+            ((vec *)(d + t * b.ld))[v] = inside(by_mean * scale, v, b);
+            ((vec *)(d + (k + t) * b.ld))[v] = inside((1.0f - square) * (predicted / all) * (0.5f * scale), v, b);
+        }
+        for (I item = 0; item < b.items; item++) logs += logf(variance[item]);
+        loss += 0.5 * ((double)sum(total) + logs);
+    }
+    return loss;
+}
+
 /* Where the fields of a plan lie, in 8 bytes: its head, a layer, and in a layer what mlp_library.py writes */
 void bdl_mlp_layout(I *places) {
     places[0] = offsetof(Plan, layer) / 8;
@@ -532,6 +554,7 @@ static float loss_of_chain(const Plan *p, I c, Items x, I likelihood, const void
         const float *targets = (const float *)y + from * k;
         if (likelihood == CATEGORICAL) loss += categorical(outputs, z, (const int64_t *)y + from, d, work, scale, b);
         else if (likelihood == NORMAL) loss += normal(k, z, targets, given, d, work, scale, b);
+        else if (given > 0) loss += bounded(k, z, targets, given, d, work, scale, b);
         else loss += heteroscedastic(k, z, targets, d, work, scale, b);
         backward(p, c, values, d, other, from > 0, b);
     }
@@ -550,8 +573,8 @@ APART I loss_of(const Plan *p, const float *x, I x_stride, I likelihood, const v
 }
 
 /* Mean losses (C) and all gradients. y holds int64 classes (B) under the categorical likelihood, and otherwise float
-   targets (B, k). `given` is the standard deviation of NORMAL. Returns -1, or the first class that is none, as its place
-   chain * B + item; then nothing is written. `values` and `work` are aligned to 64 bytes. */
+   targets (B, k). `given` is the standard deviation of NORMAL, and the least one of HETEROSCEDASTIC. Returns -1, or the
+   first class that is none, as its place chain * B + item; then nothing is written. `values` and `work` are aligned to 64 bytes. */
 I bdl_mlp_loss(const Plan *p, const float *x, I x_stride, I likelihood, const void *y, I y_stride, double given, I items,
                float *losses, float *values, float *work) {
     Mode before = flush_subnormals();

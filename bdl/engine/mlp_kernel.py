@@ -88,20 +88,20 @@ class MLPKernel(Gradient):
         return rows.dtype == torch.int32 and rows.is_contiguous() and (rows.ndim == 2) == self.eager.shared
 
     def _law(self, x: Tensor, y: Tensor) -> tuple[int, Tensor, float] | None:
-        """Number, targets and given scale of a likelihood that mlp_kernel.c computes; None for all others."""
+        """Number, targets and given or least scale of a likelihood that mlp_kernel.c computes; None for all others."""
         loss: Any = self.loss  # its class is compared, because a subclass may compute something else
         shape, outputs = x.shape[:2], self._plan.outputs
         if type(loss) is CategoricalNLL and y.dtype == torch.int64:
             if y.shape != shape:
                 raise ConfigError(f"labels of shape {tuple(y.shape)} do not match a batch of shape {tuple(shape)}")
             return _LAWS[CategoricalNLL], y if y.stride(1) == 1 else y.contiguous(), 0.0
-        if type(loss) is HeteroscedasticNLL and loss == HeteroscedasticNLL() and outputs % 2 == 0:
-            number, k, given = _LAWS[HeteroscedasticNLL], outputs // 2, 0.0
-        elif type(loss) is GaussianNLL and isinstance(loss.std, int | float):
+        if type(loss) is HeteroscedasticNLL and loss.link == "log_var" and outputs % 2 == 0:
+            number, k, given = _LAWS[HeteroscedasticNLL], outputs // 2, loss.min_std
+        elif type(loss) is GaussianNLL:
             number, k, given = _LAWS[GaussianNLL], outputs, loss.std
         else:
             return None
-        if y.dtype != torch.float32:
+        if y.dtype != torch.float32 or not isinstance(given, int | float):  # one number for each target
             return None
         y = as_columns(y, torch.Size((*shape, k)))
         return number, y if y[0].is_contiguous() else y.contiguous(), given

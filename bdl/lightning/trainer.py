@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
+import torch
 from lightning.pytorch.loggers import Logger
 
 from bdl.errors import BdlWarning, ConfigError
@@ -32,6 +33,8 @@ def assemble(
     Raises ConfigError for settings that this machine or its packages cannot carry out.
     """
     settings |= dict(enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False)
+    if settings.get("deterministic") is False and not torch.are_deterministic_algorithms_enabled():
+        settings["deterministic"] = None  # nothing to switch off: torch would import its compiler for that
     try:
         return L.Trainer(**settings, callbacks=list(callbacks), logger=logger, default_root_dir=folder)
     except Exception as error:  # Lightning, torch and a profiler raise what they like

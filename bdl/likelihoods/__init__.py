@@ -14,21 +14,27 @@ from __future__ import annotations
 from bdl.likelihoods.base import Likelihood, Loss, Outputs, as_columns, mean_loss, mean_loss_and_gradient
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
 from bdl.likelihoods.heads import ConstantOutputs, with_constant_scale
+from bdl.likelihoods.hurdle import HurdleNLL
 from bdl.likelihoods.losses import EXAMPLES, check_loss, in_words, law_note, likelihood_of, outputs_of, refuse_misfit
+from bdl.likelihoods.mixed import MixedLaw
 from bdl.likelihoods.multivariate import MultivariateNormalNLL
 from bdl.likelihoods.observed import ObservedNLL
+from bdl.likelihoods.positive import GammaNLL, LogNormalNLL
 from bdl.likelihoods.values import (
     GaussianNLL,
     HeteroscedasticNLL,
     NegativeBinomialNLL,
     PoissonNLL,
     StudentTNLL,
-    ValueNLL,
 )
 
+_CountNLL = NegativeBinomialNLL | PoissonNLL
+ValueNLL = GammaNLL | GaussianNLL | HeteroscedasticNLL | HurdleNLL | LogNormalNLL | StudentTNLL | _CountNLL
+
 __all__ = [
-    "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GaussianNLL", "HeteroscedasticNLL", "Likelihood",
-    "Loss", "MultivariateNormalNLL", "NegativeBinomialNLL", "ObservedNLL", "Outputs", "PoissonNLL", "StudentTNLL",
-    "ValueNLL", "as_columns", "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss",
+    "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GammaNLL", "GaussianNLL", "HeteroscedasticNLL",
+    "HurdleNLL", "Likelihood", "LogNormalNLL", "Loss", "MixedLaw", "MultivariateNormalNLL", "NegativeBinomialNLL",
+    "ObservedNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "as_columns", "check_loss", "in_words",
+    "law_note", "likelihood_of", "mean_loss",
     "mean_loss_and_gradient", "outputs_of", "refuse_misfit", "with_constant_scale",
 ]  # fmt: skip

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent
+from torch.distributions import Distribution, Independent, NegativeBinomial, Normal
 
 from bdl.errors import ConfigError
+from bdl.likelihoods.mixed import MixedLaw
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, y) -> losses per item, or their mean over the batch
 Outputs = Literal["logits", "labels", "values", "unknown"]
@@ -132,6 +134,40 @@ class Likelihood:
                 f"{type(self).__name__} has no distribution function: define cdf(outputs, y) for quantiles and "
                 "intervals"
             ) from error
+
+    @property
+    def has_masses(self) -> bool:
+        """Whether single values have a probability of their own."""
+        return self.counts
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and the largest value that y can have."""
+        return (0.0 if self.counts else -math.inf), math.inf
+
+    def has_density(self, y: Tensor) -> Tensor:
+        """Whether the law has a density at values y, which has units, and no probability."""
+        return torch.full_like(y, not self.counts, dtype=torch.bool)
+
+    def mass(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(..., B, k) probabilities that each target is exactly y (..., B, k): the jumps of `cdf`."""
+        law = self.marginals(outputs)
+        if self.counts:
+            return self.cdf(outputs, y) - self.cdf(outputs, y - 1)
+        return law.mass(y) if isinstance(law, MixedLaw) else torch.zeros_like(law.mean + y)
+
+    def constant(self, y: Tensor) -> Distribution:
+        """The law of targets y (n, k) for all items alike, by their moments: batch shape (k,).
+
+        It is what predictions are compared with: normal, or for counts negative binomial.
+        """
+        mean = y.nanmean(0)  # NaN: a target that is missing
+        variance = (y - mean).square().nanmean(0).clamp_min(torch.finfo(y.dtype).tiny)
+        if not self.counts:
+            return Normal(mean, variance.sqrt())
+        mean = mean.clamp_min(torch.finfo(y.dtype).tiny)
+        excess = (variance - mean).clamp_min(1e-6 * mean)  # hardly more than the mean: Poisson
+        return NegativeBinomial(mean.square() / excess, probs=excess / (mean + excess))
 
     def check_items(self, y: Tensor, outputs: int | None = None) -> None:
         """Raise ConfigError as `check` does, for the targets (n, ...) of items that may have several elements each."""

@@ -13,13 +13,15 @@ from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.likelihoods.base import Likelihood, Outputs
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
+from bdl.likelihoods.hurdle import HurdleNLL
 from bdl.likelihoods.multivariate import MultivariateNormalNLL
 from bdl.likelihoods.observed import ObservedNLL
+from bdl.likelihoods.positive import GammaNLL, LogNormalNLL
 from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL
 
 _CLASSES = (
-    BernoulliNLL, CategoricalNLL, GaussianNLL, HeteroscedasticNLL, MultivariateNormalNLL, NegativeBinomialNLL,
-    ObservedNLL, PoissonNLL, StudentTNLL,
+    BernoulliNLL, CategoricalNLL, GammaNLL, GaussianNLL, HeteroscedasticNLL, HurdleNLL, LogNormalNLL,
+    MultivariateNormalNLL, NegativeBinomialNLL, ObservedNLL, PoissonNLL, StudentTNLL,
 )  # fmt: skip
 BDL_LOSSES: dict[str, type[Likelihood]] = {f"bdl.{likelihood.__name__}": likelihood for likelihood in _CLASSES}
 CLASS_LOSSES = ("torch.nn.modules.loss.CrossEntropyLoss", "torch.nn.functional.cross_entropy")

@@ -295,6 +295,3 @@ class NegativeBinomialNLL(Likelihood):
             return outputs, outputs.new_tensor(self.dispersion).log()
         log_mean, log_a = outputs.chunk(2, -1)
         return log_mean, log_a
-
-
-ValueNLL = GaussianNLL | HeteroscedasticNLL | StudentTNLL | PoissonNLL | NegativeBinomialNLL

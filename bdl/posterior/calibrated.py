@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
+from bdl.posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling, conformal_least
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.prediction import Prediction
@@ -24,11 +24,14 @@ CALIBRATIONS = {"temperature": TemperatureScaling, "sets": ConformalSets, "inter
 class CalibrationRequest:
     """What `calibrate=` asks for: conformal sets or intervals of a level, or temperature scaling.
 
+    groups: (n,) of the items of each split that depend on each other, see `conformal_threshold`; {} for others.
+
     Raises ConfigError for a level outside (0, 1).
     """
 
     method: Literal["conformal", "temperature"]
     level: float = 0.9
+    groups: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.method not in ("conformal", "temperature"):
@@ -41,10 +44,10 @@ class CalibrationRequest:
         """That of the section `calibrate` of a configuration; None without one."""
         return None if section is None else cls(**section)
 
-    def check(self, outputs: str, has_val: bool, has_test: bool, items: int | None) -> None:
+    def check(self, outputs: str, has_val: bool, has_test: bool, items: int | None, units: str = "items") -> None:
         """Raise ConfigError where nothing can be fitted, or nothing judged by rows that the fit has not seen.
 
-        outputs: of the likelihood. items: of the validation split, where that is known.
+        outputs: of the likelihood. items: of the validation split, where that is known; or its groups, as `units` says.
         """
         name = f"calibrate={self.method}"
         if not (has_val and has_test):
@@ -59,20 +62,28 @@ class CalibrationRequest:
             raise ConfigError(
                 f"{name} makes sets of classes and intervals of numbers: for labels, calibrate=temperature"
             )
-        least = math.ceil(self.level / (1 - self.level) - 1e-9)
+        least = conformal_least(self.level)
         if self.method == "conformal" and items is not None and items < least:
             raise ConfigError(
-                f"calibrate.level={self.level} needs at least {least} validation items, and there are {items}: raise "
+                f"calibrate.level={self.level} needs at least {least} validation {units}, and there are {items}: raise "
                 "data.val_fraction or lower the level"
             )
 
-    def fit(self, evaluation: PosteriorEvaluation) -> Calibration:
-        """Fit the average over all networks on the items of an evaluation."""
-        prediction, y = average(evaluation)
+    def on(self, groups: Mapping[str, Tensor]) -> CalibrationRequest:
+        """The same for items with these groups."""
+        return replace(self, groups=groups)
+
+    def fit(self, evaluations: Mapping[str, PosteriorEvaluation]) -> tuple[Calibration, dict[str, float]]:
+        """Fit the average over all networks on the split "val", and score it on "test". The numbers are for metrics."""
+        (prediction, y), groups = average(evaluations["val"]), self.groups.get("val")
         if self.method == "temperature":
-            return TemperatureScaling.fit(prediction, y)
-        kind = ConformalSets if isinstance(evaluation, ClassEvaluation) else ConformalIntervals
-        return kind.fit(prediction, y, self.level)
+            calibration: Calibration = TemperatureScaling.fit(prediction, y)
+        else:
+            kind = ConformalSets if isinstance(evaluations["val"], ClassEvaluation) else ConformalIntervals
+            calibration = kind.fit(prediction, y, self.level, groups)
+        scores = calibration_metrics(calibration, evaluations["test"], self.groups.get("test"))
+        numbers = fitted_numbers(calibration, evaluations["val"].items, groups)
+        return calibration, numbers | {f"test/{name}": value for name, value in scores.items()}
 
 
 def average(evaluation: PosteriorEvaluation) -> tuple[Any, Tensor]:
@@ -83,12 +94,14 @@ def average(evaluation: PosteriorEvaluation) -> tuple[Any, Tensor]:
     return Prediction(evaluation.bma, zeros, zeros, zeros, torch.zeros_like(evaluation.bma)), evaluation.labels
 
 
-def calibration_metrics(calibration: Calibration, evaluation: PosteriorEvaluation) -> dict[str, float]:
-    """Scores of calibrated predictions of items that the fit has not seen.
+def calibration_metrics(
+    calibration: Calibration, evaluation: PosteriorEvaluation, groups: Tensor | None = None
+) -> dict[str, float]:
+    """Scores of calibrated predictions of items that the fit has not seen. groups: see `conformal_threshold`.
 
-    conformal/coverage: the share of y in their sets or intervals. conformal/size: classes in a set, the mean.
-    conformal/width: the mean width of an interval, in the units of y. bma_scaled/...: the scores of the average with
-    its temperature.
+    conformal/coverage: the share of y in their sets or intervals; with groups, the mean of the groups' shares.
+    conformal/size: classes in a set, the mean. conformal/width: the mean width of an interval, in the units of y.
+    bma_scaled/...: the scores of the average with its temperature.
     """
     prediction, y = average(evaluation)
     if isinstance(calibration, TemperatureScaling):
@@ -96,18 +109,32 @@ def calibration_metrics(calibration: Calibration, evaluation: PosteriorEvaluatio
         return {f"bma_scaled/{name}": value for name, value in scores.items()}
     if isinstance(calibration, ConformalSets):
         sets = calibration(prediction)
-        held = sets.gather(1, y.long()[:, None]).double().mean().item()
+        held = _mean(sets.gather(1, y.long()[:, None]).double(), groups)
         return {"conformal/coverage": held, "conformal/size": sets.sum(1).double().mean().item()}
     low, high = calibration(prediction)
     columns = y.reshape(low.shape).to(low)
-    held = ((low <= columns) & (columns <= high))[~columns.isnan()].double().mean().item()
+    held = _mean(torch.where(columns.isnan(), torch.nan, (low <= columns) & (columns <= high)).double(), groups)
     return {"conformal/coverage": held, "conformal/width": (high - low).double().mean().item()}
 
 
-def fitted_numbers(calibration: Calibration, items: int) -> dict[str, float]:
-    """What was fitted, and on how many items."""
+def _mean(values: Tensor, groups: Tensor | None) -> float:
+    """The mean of values (n, k), in which each group has the same weight. NaN does not count."""
+    if groups is None:
+        return values.nanmean().item()
+    means = []
+    for column in values.T:
+        seen = ~column.isnan()
+        codes = groups.to(seen.device)[seen].unique(return_inverse=True)[1]
+        weights = 1 / codes.bincount().double()
+        means.append(((weights / len(weights))[codes] @ column[seen]).item())
+    return sum(means) / len(means)
+
+
+def fitted_numbers(calibration: Calibration, items: int, groups: Tensor | None = None) -> dict[str, float]:
+    """What was fitted, and on how many items, or on how many groups of them."""
     name = "temperature" if isinstance(calibration, TemperatureScaling) else "level"
-    return {f"calibration/{name}": getattr(calibration, name), "calibration/items": items}
+    counted = {} if groups is None or name == "temperature" else {"calibration/groups": len(groups.unique())}
+    return {f"calibration/{name}": getattr(calibration, name), "calibration/items": items, **counted}
 
 
 def sentence(metrics: Mapping[str, float]) -> str:
@@ -124,7 +151,10 @@ def sentence(metrics: Mapping[str, float]) -> str:
     size, width = metrics.get("test/conformal/size"), metrics.get("test/conformal/width")
     of = f"{size:.2f} classes each" if size is not None else f"{width:.4g} wide"
     kind = "sets" if size is not None else "intervals"
-    return f"conformal {kind} of level {100 * level:g} % hold {100 * held:.1f} % of the test items, {of}; {fit}"
+    promise, test = f"conformal {kind} of level {100 * level:g} %", f"{100 * held:.1f} % of the test items"
+    if (groups := metrics.get("calibration/groups")) is None:
+        return f"{promise} hold {test}, {of}; {fit}"
+    return f"{promise} for items of new groups hold {test}, the mean over groups, {of}; {fit} of {groups:,.0f} groups"
 
 
 def to_plain(calibration: Calibration) -> dict[str, Any]:

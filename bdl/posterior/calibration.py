@@ -72,14 +72,17 @@ class ConformalSets:
     level: float
 
     @classmethod
-    def fit(cls, prediction: Prediction, y: Tensor, level: float = 0.9) -> ConformalSets:
+    def fit(cls, prediction: Prediction, y: Tensor, level: float = 0.9, groups: Tensor | None = None) -> ConformalSets:
         """The threshold: the ceil((n + 1) level)-th smallest of the n values 1 - p(y).
 
-        Raises ConfigError if y does not fit the prediction, or for too few items for the level.
+        groups: (n,) whose items depend on each other, see `conformal_threshold`. The guarantee then holds for items of
+            new groups.
+
+        Raises ConfigError if y does not fit the prediction, or for too few items or groups for the level.
         """
         _check_labels(prediction, y)
         scores = 1 - prediction.probs.double().gather(1, y.long()[:, None])
-        return cls(float(_threshold(scores, level)), level)
+        return cls(float(conformal_threshold(scores, level, groups)), level)
 
     def __call__(self, prediction: Prediction) -> Tensor:
         """(n, K) whether a class belongs to the set of an item."""
@@ -92,40 +95,71 @@ class ConformalIntervals:
 
     The posterior's own intervals are widened, or narrowed, by one margin for each target (conformalised quantile
     regression, Romano, Patterson & Candès 2019). The guarantee holds on average over new items that are exchangeable
-    with the items of the fit, for each target by itself.
+    with the items of the fit, for each target by itself. No interval goes beyond the values that y can have.
     """
 
     margin: Tensor  # (k,) the margin, in the units of y
     level: float
 
     @classmethod
-    def fit(cls, prediction: ValuePrediction, y: Tensor, level: float = 0.9) -> ConformalIntervals:
+    def fit(
+        cls, prediction: ValuePrediction, y: Tensor, level: float = 0.9, groups: Tensor | None = None
+    ) -> ConformalIntervals:
         """The margin: the ceil((n + 1) level)-th smallest of the n distances of y (n,) or (n, k) from its interval.
 
-        A target that is missing, NaN, does not count.
+        groups: (n,) whose items depend on each other, see `conformal_threshold`. The guarantee then holds for items of
+            new groups. A target that is missing, NaN, does not count.
 
-        Raises ConfigError if y does not fit the prediction, or for too few items for the level.
+        Raises ConfigError if y does not fit the prediction, or for too few items or groups for the level.
         """
         low, high = prediction.interval(level)
         y = as_columns(y.double(), low.shape)
-        distances = torch.maximum(low - y, y - high)
-        return cls(torch.stack([_threshold(each[~each.isnan()], level) for each in distances.T]), level)
+        margins = []
+        for far in torch.maximum(low - y, y - high).T:  # (n,) of one target
+            seen = ~far.isnan()
+            margins.append(conformal_threshold(far[seen], level, None if groups is None else groups[seen.cpu()]))
+        return cls(torch.stack(margins), level)
 
     def __call__(self, prediction: ValuePrediction) -> tuple[Tensor, Tensor]:
         """(low, high), each (n, k)."""
-        low, high = prediction.interval(self.level)
-        return (low - self.margin).to(low), (high + self.margin).to(high)
+        (low, high), (least, most) = prediction.interval(self.level), prediction.bounds
+        return (low - self.margin).clamp_min(least).to(low), (high + self.margin).clamp_max(most).to(high)
 
 
-def _threshold(scores: Tensor, level: float) -> Tensor:
-    """() or (k,) the ceil((n + 1) level)-th smallest of scores (n,) or (n, k)."""
+def conformal_threshold(scores: Tensor, level: float, groups: Tensor | None = None) -> Tensor:
+    """() or (k,) the ceil((n + 1) level)-th smallest of scores (n,) or (n, k); the same quantile over groups of items.
+
+    Items of a group depend on each other, and n of them are no n exchangeable items: where groups differ, new groups
+    lie outside more often than the level allows. Groups are exchangeable with each other, and the items within one.
+    Then the distribution that draws one of K + 1 groups, the new one among them, and one of its items, draws the new
+    item as well as any other (hierarchical conformal prediction, Lee, Barber & Willett 2023, eq. 5):
+
+        the smallest s with sum_i 1{score_i <= s} / N_g(i) >= (K + 1) level
+
+    N_g = items of group g; the new group's scores are unknown and count as infinite. Each item a group of its own gives
+    the first rule. The guarantee holds on average over new groups, each with the same weight.
+
+    Args:
+        groups: (n,) equal for items of one group; None means n groups of one item.
+
+    Raises ConfigError for a level out of range, and for too few groups for it.
+    """
     if not 0 < level < 1:
         raise ConfigError(f"the level of a conformal set is a probability between 0 and 1, got {level}")
-    rank = math.ceil((len(scores) + 1) * level - SET_ROUNDING)
-    if rank > len(scores):
-        least = math.ceil(level / (1 - level) - SET_ROUNDING)
-        raise ConfigError(f"{len(scores)} validation items are too few for level {level}: at least {least} are needed")
-    return scores.sort(0).values[rank - 1]
+    codes = torch.arange(len(scores)) if groups is None else groups.unique(return_inverse=True)[1].cpu()
+    count, least = int(codes.max()) + 1, conformal_least(level)
+    if count < least:
+        units = "items" if groups is None else "groups of items"
+        raise ConfigError(f"{count} validation {units} are too few for level {level}: at least {least} are needed")
+    weights = (1 / codes.bincount().double())[codes].to(scores.device)
+    ordered, order = scores.sort(0)
+    reached = weights[order].cumsum(0) >= (count + 1) * level - SET_ROUNDING
+    return ordered.gather(0, reached.int().argmax(0, keepdim=True))[0]
+
+
+def conformal_least(level: float) -> int:
+    """The fewest items, or groups of items, on which a level can be promised: K >= level (K + 1)."""
+    return math.ceil(level / (1 - level) - SET_ROUNDING)
 
 
 def _log_probs(prediction: Prediction | LabelPrediction) -> Tensor:

@@ -22,13 +22,14 @@ from bdl.posterior.judgements import (
 
 HeadKind = Literal["posterior", "good ensemble", "prior does not fit", "open", "broken"]
 HEAD_KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
+SIMPLE = {"linear": "a linear model", "gp": "a Gaussian process"}
 NEARLY = 2.5  # times the tolerance of the Monte Carlo error: 0.05 at p = 1/2 costs 0.005 nats, half of LEARNT_GAIN
 OTHER_LAWS: tuple[VerdictOutcome, ...] = ("another temperature", "no posterior", "ensemble over modes")
 TITLES: dict[VerdictOutcome, str] = {
     "trust": "You can trust these samples",
     "more samples": "More samples are needed",
     "not known": "Whether to trust these samples is not known",
-    "prior does not fit": "The posterior, but its prior does not fit",
+    "prior does not fit": "Worse than a simpler predictor: the prior does not fit",
     "ensemble over modes": "An ensemble over modes",
     "not at rest": "Not at rest: the run is too short",
     "another temperature": "Not the posterior: another temperature",
@@ -51,12 +52,23 @@ def head_of(m: Numbers, decisive: Judgement, repeats: Judgement) -> Head:
     """The head of a run whose decisive judgement this is."""
     outcome, level = decisive.outcome, LEVELS_OF[decisive.outcome]
     if outcome == "trust":
-        return Head("posterior", level, TITLES[outcome], repeats.words)
+        return Head("posterior", level, TITLES[outcome], f"{repeats.words}{_of_temperature(m)}")
     if outcome in OTHER_LAWS and predicts_well(m):
         law = "a posterior" if not m["temperature"] > 0 else f"the posterior at T = {m['temperature']:.3g}"
         return Head("good ensemble", level, f"A good ensemble, not {law}", _good(m, decisive, repeats))
     kinds: dict[VerdictOutcome, HeadKind] = {"prior does not fit": "prior does not fit", "broken": "broken"}
-    return Head(kinds.get(outcome, "open"), level, TITLES[outcome], f"{decisive.name}: {decisive.words}")
+    title = TITLES[outcome]
+    if outcome == "prior does not fit":
+        title = f"Worse than {decisive.name.removeprefix('Average against ')}: the prior does not fit"
+    return Head(kinds.get(outcome, "open"), level, title, f"{decisive.name}: {decisive.words}")
+
+
+def _of_temperature(m: Numbers) -> str:
+    """What another T than 1 means, after a semicolon; nothing at T = 1, or where T is not known."""
+    temperature = m["temperature"]
+    if math.isnan(temperature) or temperature == 1:
+        return ""
+    return f"; at T = {temperature:.3g} each item counts {1 / temperature:.3g} times"
 
 
 def predicts_well(m: Numbers) -> bool:
@@ -88,7 +100,7 @@ def is_worse_than_start(m: Numbers) -> bool:
 
 def judge_start(m: Numbers) -> Judgement | None:
     """A posterior that is wider than the ensemble of its modes may predict worse (Wenzel et al. 2020)."""
-    start, average, name = m["test/start/nll"], m["test/bma/nll"], "Average against the start"
+    start, average, name = m["test/start/nll"], m["test/bma/nll"], "Average against its start"
     if math.isnan(start + average):
         return None
     value = f"NLL {start:.3f} → {average:.3f}"
@@ -99,6 +111,22 @@ def judge_start(m: Numbers) -> Judgement | None:
         "Use the ensemble, find a T (tune.temperature=true), or take a tighter or a learned prior"
     )
     return Judgement("prior does not fit", name, value, words)
+
+
+def judge_simple(m: Numbers) -> Judgement | None:
+    """A linear model or a Gaussian process that predicts better by two standard errors, and LEARNT_GAIN."""
+    average = m["test/bma/nll"]
+    known = {name: m[f"test/simple/{name}/nll"] for name in SIMPLE}
+    known = {name: nll for name, nll in known.items() if not math.isnan(nll + average)}
+    if not known:
+        return None
+    best = min(known, key=lambda name: known[name])
+    gain, error = average - known[best], m[f"test/simple/{best}/gain_se"]
+    value = ", ".join(f"{SIMPLE[name]} {nll:.3f}" for name, nll in known.items()) + f"; NLL {average:.3f}"
+    if not gain > max(LEARNT_GAIN, 0.0 if math.isnan(error) else 2 * error):
+        return Judgement("trust", "Average against simple models", value, "none predicts better than the average")
+    words = f"{SIMPLE[best]} would be better here: NLL {known[best]:.3f} on the test rows, in a second"
+    return Judgement("prior does not fit", f"Average against {SIMPLE[best]}", value, words)
 
 
 def judge_single(m: Numbers) -> Judgement | None:

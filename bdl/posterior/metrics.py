@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.likelihoods import as_columns
+from bdl.likelihoods import Likelihood, as_columns
 from bdl.posterior.prediction import ValuePrediction
 
 BINS = 15  # equal bins of confidence, Guo et al. 2017
@@ -35,18 +35,16 @@ def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
 
     Raises ConfigError when shapes do not match, or labels or probabilities are out of range.
     """
-    from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
-
     probs, labels = checked_classes(probs, labels)
     p_of_label = probs.gather(1, labels[:, None]).clamp_min(torch.finfo(probs.dtype).tiny)  # (n, 1)
     error = probs - torch.nn.functional.one_hot(labels, probs.shape[1])  # (n, K)
     risk = risk_coverage(probs, labels)
     allowed = (risk <= RISK).nonzero()
-    settings = {"num_classes": probs.shape[1], "validate_args": False}
+    confidence, accuracy, count = reliability_bins(probs, labels)
     return {
-        "accuracy": multiclass_accuracy(probs, labels, average="micro", **settings).item(),
+        "accuracy": (probs.argmax(1) == labels).double().mean().item(),
         "nll": -p_of_label.log().double().mean().item(),
-        "ece": multiclass_calibration_error(probs, labels, n_bins=BINS, norm="l1", **settings).item(),
+        "ece": ((accuracy - confidence).abs() * count).nansum().item() / len(probs),
         "brier": error.square().sum(1).double().mean().item(),
         "ece_adaptive": adaptive_ece(probs, labels),
         **{f"brier_{name}": part for name, part in brier_parts(probs, labels).items()},
@@ -126,7 +124,7 @@ def reliability_bins(probs: Tensor, labels: Tensor, bins: int = BINS) -> tuple[T
     """
     probs, labels = checked_classes(probs, labels)
     confidence, predicted = probs.double().max(1)  # (n,)
-    # float32, as in torchmetrics: the diagram then has the same bins as the ECE
+    # float32, as in torchmetrics, whose ECE then has the same bins
     edges = torch.linspace(0, 1, bins + 1, device=probs.device)
     index = (torch.bucketize(confidence.float(), edges, right=True) - 1).clamp_(max=bins - 1)
     sums = (torch.ones_like(confidence), confidence, (predicted == labels).double())
@@ -145,7 +143,6 @@ def checked_classes(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         raise ConfigError(f"labels must be in 0 .. {last}, the classes of the probabilities; got {low} .. {high}")
     if not bool(((probs > -1e-3) & (probs < 1 + 1e-3)).all()):
         raise ConfigError("probabilities must be in [0, 1], got NaN or values outside: apply softmax to logits first")
-    # An average may round to 1 + 1e-7; torchmetrics would take it for a logit and apply softmax
     return probs.clamp(0, 1), labels.long()
 
 
@@ -209,19 +206,20 @@ def value_means(prediction: ValuePrediction, y: Tensor) -> dict[str, Tensor]:
 def shares_below(prediction: ValuePrediction, y: Tensor, q: Tensor) -> Tensor:
     """(len(q),) shares of y below their predicted q-quantiles; q where the prediction is calibrated.
 
-    For counts, whose quantiles jump, a value that sits on the quantile counts in proportion (Czado et al. 2009, eq. 2).
+    A value with a probability of its own, such as a count, counts in proportion where it sits on the quantile (Czado et
+    al. 2009, eq. 2).
     """
     columns = as_columns(y.double(), prediction.mean.shape)
     return torch.stack([below[~columns.isnan()].mean() for below in _below(prediction, columns, q)])
 
 
 def _below(prediction: ValuePrediction, y: Tensor, q: Tensor) -> Iterator[Tensor]:
-    """(n, k) for each q, how much of y (n, k) lies below its predicted q-quantile: 0 or 1, or a part of a count."""
+    """(n, k) for each q, how much of y (n, k) lies below its predicted q-quantile: 0 or 1, or a part of a mass."""
     upper = prediction.cdf(y).double()
-    if not prediction.mixture.likelihood.counts:
+    if not prediction.mixture.likelihood.has_masses:
         yield from ((upper <= one).double() for one in q)
         return
-    lower = prediction.cdf(y - 1).double()
+    lower = prediction.below(y).double()
     width = (upper - lower).clamp_min(torch.finfo(torch.float64).tiny)
     yield from (((one - lower) / width).clamp(0, 1) for one in q)
 
@@ -239,31 +237,20 @@ def constant_class_losses(y: Tensor, seen: Tensor | None = None) -> Tensor:
     return -((counts[y + shift] + 1.0 - own) / (len(known) - own + classes)).double().log().flatten()
 
 
-def constant_value_losses(y: Tensor, counts: bool, seen: Tensor | None = None) -> Tensor:
-    """(n,) -log p of numbers y (n,) or (n, k) under one law of two moments for each target, in nats.
+def constant_value_losses(y: Tensor, likelihood: Likelihood, seen: Tensor | None = None) -> Tensor:
+    """(n,) -log p of numbers y (n,) or (n, k) under one law for all items, see `Likelihood.constant`, in nats.
 
-    The moments of the targets `seen`. None: of y, and 2/n is added for each target, by which the NLL on what
-    it has seen is too small (Akaike). NaN where fewer than 3 targets were seen.
+    The law has the moments of the targets `seen`. None: those of y, and 2/n is added for each target, by which the NLL
+    on what it has seen is too small (Akaike). NaN where fewer than 3 targets were seen.
     """
     y = y.double().reshape(len(y), -1)
     known = y if seen is None else seen.double().reshape(len(seen), -1)
     there = ~y.isnan()
     if int((~known.isnan()).sum(0).min()) < 3:
         return torch.full_like(y[:, 0], math.nan)
-    each = _law_of_moments(known, counts).log_prob(torch.where(there, y, 0))
+    each = likelihood.constant(known).log_prob(torch.where(there, y, 0))
     losses = -torch.where(there, each, 0).sum(-1)
     return losses if seen is not None else losses + 2 * y.shape[1] / len(y)
-
-
-def _law_of_moments(y: Tensor, counts: bool) -> torch.distributions.Distribution:
-    """The law of targets (n, k) for all items alike: normal, or for counts negative binomial, of their moments."""
-    mean = y.nanmean(0)
-    variance = (y - mean).square().nanmean(0).clamp_min(torch.finfo(y.dtype).tiny)
-    if not counts:
-        return torch.distributions.Normal(mean, variance.sqrt())
-    mean = mean.clamp_min(torch.finfo(y.dtype).tiny)
-    excess = (variance - mean).clamp_min(1e-6 * mean)  # hardly more than the mean: Poisson
-    return torch.distributions.NegativeBinomial(mean.square() / excess, probs=excess / (mean + excess))
 
 
 def agreement(probs: Tensor, reference: Tensor) -> dict[str, float]:

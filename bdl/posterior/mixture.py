@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, MixedLaw
+from bdl.posterior.mixed_mixture import MixedMixture
+from bdl.posterior.roots import CLOSE, ROOT_WIDTH, first_count, root
 from bdl.posterior.stored_outputs import CHUNK_OF_OUTPUTS, NetworkOutputs
 
-ROOT_WIDTH = 1e-9  # largest width of an interval that holds a quantile, in units of the standard deviation
-CLOSE = 1e-6  # largest error of the probability of a quantile
-ROOT_STEPS = 120  # half of them halve the interval, which then is as narrow as double precision allows
+PAIR = 8  # the time of a pair of networks, in that of a step of the quadrature for one network
 CRPS_DRAWS = 1000  # draws for each item, where CRPS has no closed form
 
 
@@ -69,14 +69,23 @@ class PredictiveMixture:
 
     def log_density_of_each(self, y: Tensor) -> Tensor:
         """(n, k) log densities of each target by itself, in nats."""
-        y, log_w = self._columns(y), self.weights.log().view(-1, 1, 1)
-        chunks = self._chunks()
-        return torch.cat([torch.logsumexp(log_w + self.likelihood.log_density(o, y[items]), 0) for items, o in chunks])
+        y, log_w, density = self._columns(y), self.weights.log().view(-1, 1, 1), self.likelihood.log_density
+        return torch.cat([torch.logsumexp(log_w + density(o, y[items]), 0) for items, o in self._chunks()])
+
+    def has_density(self, y: Tensor) -> Tensor:
+        """(n, k) whether there is a density at y (n,) or (n, k), and no probability."""
+        return self.likelihood.has_density(self._columns(y))
 
     def cdf(self, y: Tensor) -> Tensor:
         """(n, k) probabilities that a target is at most y (n, k)."""
         y = self._columns(y)
         return torch.cat([self._cdf(outputs, y[items]) for items, outputs in self._chunks()])
+
+    def below(self, y: Tensor) -> Tensor:
+        """(n, k) probabilities that a target is smaller than y (n, k)."""
+        y = self._columns(y)
+        masses = [self._mean(self.likelihood.mass(outputs, y[items])) for items, outputs in self._chunks()]
+        return self.cdf(y) - torch.cat(masses)
 
     def quantile(self, q: float) -> Tensor:
         """(n, k) quantiles, each target by itself; for counts the smallest whole number with cdf >= q.
@@ -118,11 +127,14 @@ class PredictiveMixture:
         """(n, k) continuous ranked probability scores E|Y - y| - ½ E|Y - Y'|, in the units of y.
 
         For normal laws it is the closed form (Grimit et al. 2006, eq. 5); where a quadrature of the last term is
-        cheaper than all pairs of networks it takes that, which is exact to 1e-5 standard deviations. For other laws it
-        is the unbiased estimate from 1,000 draws (Zamo & Naveau 2018, eq. 2).
+        cheaper than all pairs of networks it takes that, which is exact to 1e-5 standard deviations. For laws with
+        masses see `MixedMixture.crps`. For other laws it is the unbiased estimate from 1,000 draws (Zamo & Naveau 2018,
+        eq. 2).
         """
-        y = self._columns(y)
-        if not isinstance(self.likelihood.marginals(self.outputs.of(slice(0, 1))), Normal):
+        y, law = self._columns(y), self.likelihood.marginals(self.outputs.of(slice(0, 1)))
+        if isinstance(law, MixedLaw):
+            return torch.cat([self._mixed(outputs).crps(y[items]) for items, outputs in self._chunks()])
+        if not isinstance(law, Normal):
             return torch.cat([_crps_of_draws(draws, y[items]) for items, draws in self._draws(CRPS_DRAWS, seed=0)])
         return torch.cat([self._crps(outputs, y[items]) for items, outputs in self._chunks()])
 
@@ -168,23 +180,32 @@ class PredictiveMixture:
             return lambda y: self._cdf(outputs, y)
         centre = self._mean(law.mean)  # without it float32 would lose the digits of y - mean
         means, precision = (law.mean - centre).float(), (math.sqrt(0.5) / law.stddev).float()
-        weights, shape = 0.5 * self.weights.float(), centre.shape
+        # Equal weights become 1, whose sum in float32 is exact: F is 0 or 1 in the tails, where an error would add up
+        weights, shape = (self.weights / self.weights.max()).float(), centre.shape
+        half = 0.5 / weights.double().sum()
 
         def cdf(y: Tensor) -> Tensor:
             z = torch.sub((y - centre).float(), means).mul_(precision).erf_()
-            return 0.5 + (weights @ z.flatten(1)).double().view(shape)
+            return 0.5 + half * (weights @ z.flatten(1)).double().view(shape)
 
         return cdf
 
     def _quantile(self, outputs: Tensor, q: float) -> Tensor:
         """Between the bounds that Cantelli's inequality gives: P(Y <= mean - t) <= var / (var + t²)."""
+        if isinstance(self.likelihood.marginals(outputs), MixedLaw):
+            return self._mixed(outputs).quantile(q)
         mean, aleatoric, epistemic = self._moments(outputs)
         std = (aleatoric + epistemic).sqrt().clamp_min(torch.finfo(torch.float64).tiny)
         low, high = mean - std * math.sqrt((1 - q) / q), mean + std * math.sqrt(q / (1 - q))
         if self.likelihood.counts:
-            return _first_count(lambda y: self._cdf(outputs, y), q, low.floor() - 1, high.ceil())
+            return first_count(lambda y: self._cdf(outputs, y), q, low.floor() - 1, high.ceil())
         cdf = self._fast_cdf(outputs) if 1e-3 < q < 1 - 1e-3 else lambda y: self._cdf(outputs, y)
-        return _root(cdf, q, low, high, ROOT_WIDTH * std, min(CLOSE, 1e-3 * q, 1e-3 * (1 - q)))
+        return root(cdf, q, low, high, ROOT_WIDTH * std, min(CLOSE, 1e-3 * q, 1e-3 * (1 - q)))
+
+    def _mixed(self, outputs: Tensor) -> MixedMixture:
+        law = self.likelihood.marginals(outputs)
+        assert isinstance(law, MixedLaw)
+        return MixedMixture(law, self.weights)
 
     def _crps(self, outputs: Tensor, y: Tensor) -> Tensor:
         means = self.likelihood.mean(outputs)
@@ -194,18 +215,19 @@ class PredictiveMixture:
     def _spread(self, outputs: Tensor, means: Tensor, stds: Tensor) -> Tensor:
         """(n', k) E|Y - Y'| of every item, by the cheaper of two ways: a quadrature, or all pairs of networks."""
         ends = (means - 8 * stds).amin(0), (means + 8 * stds).amax(0)
-        steps = ((ends[1] - ends[0]) / stds.amin(0)).amax(-1) + 2  # (n',)
-        narrow = steps < len(means)  # few networks do not pay, nor does a scale of 0 or infinity
+        steps = (1.25 * (ends[1] - ends[0]) / stds.amin(0)).amax(-1) + 2  # (n',)
+        narrow = steps < PAIR * len(means)  # few networks do not pay, nor does a scale of 0 or infinity
         spread = torch.empty_like(ends[0])
-        if bool(narrow.any()):
-            low, high = (end[narrow] for end in ends)
-            spread[narrow] = self._quadrature(outputs[:, narrow], low, high, int(steps[narrow].max()))
+        for size in (steps[narrow].log2().ceil()).unique().tolist():  # items of about as many steps together
+            group = narrow & (steps.log2().ceil() == size)
+            low, high = (end[group] for end in ends)
+            spread[group] = self._quadrature(outputs[:, group], low, high, int(steps[group].max()))
         if not bool(narrow.all()):
             spread[~narrow] = self._pairs(means[:, ~narrow], stds[:, ~narrow])
         return spread
 
     def _quadrature(self, outputs: Tensor, low: Tensor, high: Tensor, steps: int) -> Tensor:
-        """2 ∫ F (1 - F) from low to high. The trapezoid rule with steps below the smallest std is exact to 1e-5."""
+        """2 ∫ F (1 - F) from low to high. The trapezoid rule with steps of 0.8 of the smallest std is exact to 1e-5."""
         step = (high - low) / (steps - 1)
         total, cdf = torch.zeros_like(low), self._fast_cdf(outputs)
         for i in range(steps):
@@ -226,37 +248,6 @@ class PredictiveMixture:
             chosen = torch.multinomial(self.weights, n, replacement=True)
             for items, outputs in self._chunks(n):
                 yield items, self.likelihood.distribution(outputs[chosen]).sample()
-
-
-def _first_count(cdf: Callable[[Tensor], Tensor], q: float, low: Tensor, high: Tensor) -> Tensor:
-    """(n, k) smallest whole numbers in (low, high] with cdf >= q, by bisection."""
-    while True:
-        middle = ((low + high) / 2).floor()
-        if not bool(((middle > low) & (middle < high)).any()):  # beyond 2**53 doubles are more than 1 apart
-            break
-        below = cdf(middle) < q
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return high.clamp_min(0)
-
-
-def _root(cdf: Callable[[Tensor], Tensor], q: float, low: Tensor, high: Tensor, width: Tensor, close: float) -> Tensor:
-    """(n, k) points in [low, high] where cdf = q to `close`, or to `width`: bisection and the secant take turns.
-
-    The secant alone may stall where the function is steep, bisection alone needs three times as many steps.
-    """
-    at_low, at_high = torch.full_like(low, -q), torch.full_like(high, 1 - q)  # cdf - q
-    root, done = (low + high) / 2, torch.zeros_like(low, dtype=torch.bool)
-    for i in range(ROOT_STEPS):
-        x = (low + high) / 2 if i % 2 == 0 else low - at_low * (high - low) / (at_high - at_low)
-        f = cdf(x) - q
-        below = f < 0
-        low, at_low = torch.where(below, x, low), torch.where(below, f, at_low)
-        high, at_high = torch.where(below, high, x), torch.where(below, at_high, f)
-        root = torch.where(done, root, x)
-        done |= (f.abs() <= close) | (high - low <= width)
-        if bool(done.all()):
-            break
-    return root
 
 
 def _crps_of_draws(draws: Tensor, y: Tensor) -> Tensor:

@@ -148,10 +148,17 @@ class ValuePrediction(PredictedItems):
         low, high = ends_of(level)
         return self.quantile(low), self.quantile(high)
 
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """(k,) the smallest and the largest value that each target can have."""
+        low, high = self.mixture.likelihood.bounds
+        return self.shift + self.scale * low, self.shift + self.scale * high
+
     def log_density(self, y: Tensor) -> Tensor:
         """(n,) log densities of y (n,) or (n, k), of all targets of an item together, in nats."""
-        change = self.scale.log().expand(self.mixture.targets).sum()
-        return (self.mixture.log_density(self._seen(y)) - change).float()
+        seen = self._seen(y)
+        change = (self.scale.log() * self.mixture.has_density(seen)).sum(-1)  # a probability has no units
+        return (self.mixture.log_density(seen) - change).float()
 
     def log_density_of_each(self, y: Tensor) -> Tensor:
         """(n, k) log densities of each target of y (n, k) by itself, in nats."""
@@ -160,6 +167,10 @@ class ValuePrediction(PredictedItems):
     def cdf(self, y: Tensor) -> Tensor:
         """(n, k) probabilities that a target is at most y (n,) or (n, k)."""
         return self.mixture.cdf(self._seen(y)).float()
+
+    def below(self, y: Tensor) -> Tensor:
+        """(n, k) probabilities that a target is smaller than y: less than `cdf` where y has a mass of its own."""
+        return self.mixture.below(self._seen(y)).float()
 
     def crps(self, y: Tensor) -> Tensor:
         """(n, k) continuous ranked probability scores against y, in its units; see `PredictiveMixture.crps`."""

@@ -108,7 +108,7 @@ class ValueEvaluation(PosteriorEvaluation):
         return -(self._log + self._shares(self.stacking).log().unsqueeze(1)).logsumexp(0)
 
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
-        return constant_value_losses(self.y, self.likelihood.counts, seen)
+        return constant_value_losses(self.y, self.likelihood, seen)
 
     def claim(self) -> float:
         bma = self.bma

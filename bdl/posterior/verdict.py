@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bdl.display import Shown
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.heads import HEAD_KINDS, Head, head_of, judge_single, judge_start
+from bdl.posterior.heads import HEAD_KINDS, Head, head_of, judge_simple, judge_single, judge_start
 from bdl.posterior.judge_law import by_direction, shown_temperatures
 from bdl.posterior.judge_modes import samples_needed
 from bdl.posterior.judge_target import judge_target
@@ -116,7 +116,8 @@ def verdict(
     metrics: with the `seconds` of the run, the advice to take longer has a time.
     """
     m = at_target(or_nan(metrics))
-    target, worth = judge_target(m), [judgement for judgement in (judge_start(m), judge_single(m)) if judgement]
+    target = judge_target(m)
+    worth = [judgement for judgement in (judge_start(m), judge_single(m), judge_simple(m)) if judgement]
     shown = [*shown_temperatures(m), *notes(m, histogram, warnings)]
     if any(judgement.outcome != "trust" for judgement in target):
         shown = [*(Check(j.level, j.name, j.value, j.words) for j in worth), *shown]

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import LambdaCallback
@@ -22,6 +21,7 @@ from bdl.engine.choose import choose_gradient
 from bdl.engine.gradient import Autograd
 from bdl.errors import ConfigError, printable
 from bdl.frozen import matching
+from bdl.lean import L
 from bdl.lightning.host import find_sampler
 from bdl.lightning.trainer import assemble, silence_lightning
 from bdl.run.console import WorkProgress

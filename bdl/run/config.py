@@ -203,6 +203,8 @@ def is_small(model: DictConfig) -> bool:
     if model.get("_target_") != "bdl.models.MLP":
         return False
     hidden: Any = model.get("hidden")
+    if hidden == "auto" and model.get("sizes") is None:
+        return True
     sizes: Any = model.get("sizes") or ([1, *hidden, 1] if isinstance(hidden, Sequence) else [])
     if not sizes or not all(type(size) is int for size in sizes):
         return False

@@ -45,6 +45,7 @@ def evaluate(cfg: DictConfig) -> None:
     splits, shifts = list(cfg.splits), [bdl.data.Shift(name, cfg.severity) for name in cfg.shifts]
     if calibrate is not None:
         check_calibration(calibrate, posterior.likelihood, data)
+        calibrate = calibrate.on(data.groups)
         splits = list(dict.fromkeys(["test", *splits, "val"]))
     loaders = {split: data.slices(split, cfg.train_items if split == "train" else None) for split in splits}
     with WorkProgress("evaluating") as progress:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
-import lightning as L
 import torch
 from torch import nn
 from torch.utils.data import IterableDataset
@@ -23,6 +22,7 @@ from bdl.errors import ConfigError, Stopped
 from bdl.frozen import check_parameters, refuse_parallel
 from bdl.identity import architecture, code_of, identity
 from bdl.law.measure import measure_law
+from bdl.lean import L
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import batch_size_of, callbacks_of, dataset_of, find_sampler, loss_of, plain_net
 from bdl.lightning.trainer import assemble, fit, silence_lightning

@@ -193,6 +193,11 @@ def predicted(
 
     They are in the target's own units; entropies are in nats.
     """
+    if encoding.lags is not None:
+        rows, complete = encoding.lags.extend(rows, place)
+        alone = dataclasses.replace(encoding, lags=None)
+        made = predicted(posterior, alone, rows[complete], place, calibration, kind)
+        return made.set_axis(rows.index[complete]).reindex(rows.index)
     x, target = encoding.inputs.encode(rows, "input: ", place), encoding.target  # x: (n, features)
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))), kind)
     if isinstance(target, NumberTarget | NumberTargets) and isinstance(prediction, ValuePrediction):
@@ -249,7 +254,8 @@ def as_texts(columns: Frame) -> Frame:
         kind, _, target = str(name).partition("_")
         std = f"std_{target}" if target else "std"
         units = columns[std] if std in columns and kind not in SPREAD else columns[name]
-        texts[name] = [f"{v:.{DIGITS + _magnitude(v, unit)}g}" for v, unit in zip(columns[name], units, strict=True)]
+        pairs = zip(columns[name], units, strict=True)
+        texts[name] = ["" if math.isnan(v) else f"{v:.{DIGITS + _magnitude(v, unit)}g}" for v, unit in pairs]
     return texts
 
 

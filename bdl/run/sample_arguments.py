@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, Required, TypedDict
 
-import lightning as L
-
 from bdl.errors import ConfigError, check_whole, did_you_mean
 from bdl.frozen import FrozenMode, Only
+from bdl.lean import L
 from bdl.lightning.callbacks import Schedule
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.samplers.clipping import Clip

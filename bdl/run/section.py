@@ -18,6 +18,7 @@ from bdl.data import DataModule
 from bdl.errors import BdlError, ConfigError
 from bdl.lightning.host import dataset_of
 from bdl.likelihoods import Likelihood, Loss, outputs_of
+from bdl.models.mlp import AUTO, hidden_layers
 from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.trained import BaselineLike
 from bdl.run.config import plain
@@ -76,7 +77,7 @@ def check_num_data(num_data: int | None, data: DataModule) -> int:
 
 
 def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
-    """The loss with its class, the bound of a predicted scale that the data give, and without `scale`.
+    """The loss with its class, with what the data know of a likelihood of this class, and without `scale`.
 
     `covariance` makes it a likelihood of all targets together. Where some of several targets are missing, it is the
     likelihood of the others.
@@ -84,20 +85,20 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
     Raises ConfigError for a likelihood that does not fit the task or the number of targets.
     """
     node = {key: value for key, value in loss.items() if key not in ("scale", "covariance")}
-    node["_target_"] = node.get("_target_") or LOSSES[data.task]
+    node["_target_"] = node.get("_target_") or data.loss.get("_target_") or LOSSES[data.task]
     if loss.get("covariance"):
         if data.num_targets < 2:
             raise ConfigError("loss.covariance=true is of several targets, and data.target names one: leave it out")
         node["_target_"] = COVARIANCE
     if node["_target_"] in (LOSSES["regression"], COVARIANCE) and node.get("min_std") is None:
-        node = {key: value for key, value in node.items() if key != "min_std"}
-        least = list(data.min_std)
-        node |= {"min_std": least[0] if len(least) == 1 else least} if any(least) else {}
+        node.pop("min_std", None)  # null
+    if node["_target_"] in (data.loss.get("_target_"), COVARIANCE):
+        node = {**data.loss, **node}
     if data.gaps:
         node = {"_target_": "bdl.ObservedNLL", "of": node}
     section: Section[Loss] = Section(node)
     kind = outputs_of(section.build())
-    if kind != "unknown" and (kind == "values") == (data.task == "classification"):
+    if kind != "unknown" and (kind == "values") == (data.num_classes):
         about = "numbers" if kind == "values" else "classes"
         raise ConfigError(
             f"loss._target_={section.target} is a likelihood of {about}, and the task is {data.task}: loss=auto "
@@ -128,13 +129,21 @@ def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: s
                 f"the model, {node['_target_']}, does not take inputs of shape {data.input_shape}: choose another "
                 "model, e.g. model=resnet20"
             )
-        node["sizes"] = [*data.input_shape, *(model.get("hidden") or []), outputs]
+        node["sizes"] = [*data.input_shape, *hidden_of(model, data), outputs]
     for key in ("num_classes", "vocabulary", "context"):
         if key in node and node[key] is None:
             node[key] = data.input_shape[0] if key == "context" else outputs
     if scale == "learned":
         return Section({"_target_": "bdl.likelihoods.with_constant_scale", "net": node, "targets": constants})
     return Section(node)
+
+
+def hidden_of(model: dict[str, Any], data: DataModule) -> list[int]:
+    """Units of the hidden layers: those that the model names, or else those that suit the data."""
+    hidden = model.get("hidden") or []
+    if hidden != AUTO:
+        return hidden
+    return hidden_layers(data.num_data, data.input_shape[0], data.task == "classification")
 
 
 def count_outputs(loss: Loss, data: DataModule) -> int:
@@ -154,7 +163,9 @@ def check_calibration(request: CalibrationRequest, loss: object, data: DataModul
     likelihood, has_val = own_likelihood(loss), data.has("val")
     validation = dataset_of(data.slices("val")) if has_val else None
     items = len(validation) if isinstance(validation, Sized) else None
-    request.check("" if likelihood is None else likelihood.outputs, has_val, data.has("test"), items)
+    outputs, of_val = "" if likelihood is None else likelihood.outputs, data.groups.get("val")
+    count, units = (items, "items") if of_val is None else (len(of_val.unique()), "groups of items")
+    request.check(outputs, has_val, data.has("test"), count, units)
 
 
 def own_likelihood(loss: object) -> Likelihood | None:

@@ -11,19 +11,24 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-import lightning as L
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
 import bdl
+from bdl.data.module import DataModule
+from bdl.data.tensors import TensorDataModule
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.law.measure import measure_law
+from bdl.lean import L
 from bdl.lightning.trainer import fit
+from bdl.likelihoods import Loss
 from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.report.numbers import print_summary
+from bdl.posterior.simple_models import losses_of_simple_models
 from bdl.run.build import StackRun, build_stack
 from bdl.run.config import register_resolvers
 from bdl.run.console import WorkProgress
@@ -115,7 +120,8 @@ def run(plan: Plan, process: ProcessInfo = SINGLE, data: RunData | None = None) 
         slowest = f" in the slowest of {len(stacks)} stacks" if len(stacks) > 1 else ""
         print(f"stopped at step {outcome.steps} of {steps}{slowest}; the same command resumes it")
         return None
-    metrics = finish(plan, first, directory, outcome, process, started, resumed)
+    with small_garbage():
+        metrics = finish(plan, first, directory, outcome, process, started, resumed)
     return objective_value(metrics, plan.report.objective)
 
 
@@ -218,10 +224,18 @@ def report_of(
         TargetWords.of(data),
         stack.trainer.loggers,
         None if promises is None else promises.promised,
-        plan.calibrate,
+        None if plan.calibrate is None else plan.calibrate.on(data.groups),
         {} if stack.plan.baseline else law_of(stack, posterior, outcome.steps),
+        simple=simple_of(data, stack.module.loss),
         chain_weights=ChainWeights(plan.weights, data),
     )
+
+
+def simple_of(data: DataModule, loss: Loss) -> dict[str, Tensor]:
+    """Losses of simple models on the test rows of a table; {} for other data."""
+    if not (isinstance(data, TensorDataModule) and len(data.input_shape) == 1 and data.has("test")):
+        return {}
+    return losses_of_simple_models(loss, data.items("train"), data.items("test"))
 
 
 def law_of(stack: StackRun, posterior: bdl.Posterior, steps: int) -> dict[str, float]:

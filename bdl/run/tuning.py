@@ -39,10 +39,10 @@ from bdl.tune.budget import (
 from bdl.tune.burn_in import MOST_BURN_IN
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.cycles import choose_cycles
-from bdl.tune.find import describe_untuned, find_settings
+from bdl.tune.find import HELD_OUT_SHARE, describe_untuned, find_settings
 from bdl.tune.optimiser import is_optimiser, stay_at_start
 from bdl.tune.prior import is_around_zero
-from bdl.tune.sampler import FULL_BATCH_ROWS, ON_BATCHES, choose_length, choose_sampler
+from bdl.tune.sampler import FULL_BATCH_ROWS, ON_BATCHES, choose_length, choose_sampler, in_time
 from bdl.tune.trial import Problem
 from bdl.tune.weighting import PLAIN, Explored
 
@@ -119,13 +119,13 @@ def _choose(request: RunRequest, data: RunData, began: float) -> Tuning:
     assert (tuning := request.draft.tuning) is not None
     if tuning.budget is not None and "steps" in tuning.given:
         raise ConfigError(f"budget={tuning.budget} and length both say how many steps there are: give one of them")
-    if tuning.temperature and "temperature" in tuning.given:
+    if tuning.temperature is True and "temperature" in tuning.given:
         raise ConfigError("tune.temperature=true and sampler.temperature both decide T: give one of them")
     case = _Case.of(request, data)
     if tuning.budget is not None and (budget := seconds_of(tuning.budget)) is not None:
         return _choose_within(case, budget, began)
     found, _ = case.tune(int(case.stack.motion.steps), FEWEST_STEPS)
-    return replace(found, choices=(*case.by_rows, *found.choices))
+    return replace(found, choices=(*in_time(case.by_rows, found.rhat, case.data.num_data), *found.choices))
 
 
 def _choose_within(case: _Case, budget: float, began: float) -> Tuning:
@@ -198,11 +198,12 @@ class _Case:
             return Tuning(tuple(c for c in stay_at_start() if c.name not in self.given), 0.0, 0.0), 0.0
         if not optimises and (line := describe_untuned(dynamics)) is not None:
             print(f"{line}; a multiplier divides lr" if weighting.zeta == AUTO else line)
+        finds_t = self.tuning.finds_temperature(self.data.task, self.sampler)
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
             dynamics, num_data=problem.num_data, steps=steps, weighting=weighting, exchange=self.sampler.exchange,
-            temperature=None if self.tuning.temperature else problem.temperature, given=self.fixed(optimises),
+            temperature=None if finds_t else problem.temperature, given=self.fixed(optimises), groups=problem.groups,
             seed=problem.seed, compiled=problem.compiled, heat=self.tuning.heat, labels=problem.labels,
         )  # fmt: skip
         if optimises or not self.stack.keeping.in_cycles:
@@ -260,9 +261,9 @@ class _Case:
             return 0.0
         epochs = max(FEWEST_EPOCHS, round(steps * start.batch_size / self.data.num_data))
         began = time.perf_counter()
-        trained = replace(start, epochs=min(start.epochs, epochs)).train(
+        trained = replace(start, epochs=min(start.epochs, epochs), val_fraction=HELD_OUT_SHARE).train(
             self.problem.stack, self.data.train_dataloader(), self.problem.loss, self.data.val_dataloader() or None,
-            compiled=self.problem.compiled,
+            compiled=self.problem.compiled, groups=self.problem.groups,
         )  # fmt: skip
         seconds = time.perf_counter() - began
         return seconds if trained.epochs < epochs else 2 * seconds
@@ -277,6 +278,7 @@ def _problem_of(stack: StackPlan, data: DataModule, compute: Compute) -> Problem
     return Problem(
         chains, stack.target.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
         float(stack.motion.sampler.temperature), of.seed, compute.compiled, labels=data.num_data // data.count("train"),
+        groups=data.groups.get("train"),
     )  # fmt: skip
 
 

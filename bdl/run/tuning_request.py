@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
+from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.stack_plan import Promise
 from bdl.samplers.weighting.base import AUTO
 from bdl.tune.heat import HEAT_OF_BATCHES, CoolDirections
@@ -38,7 +39,7 @@ class TuningRequest:
     """What is to be found before the run begins."""
 
     auto: bool  # the settings that were not given
-    temperature: bool  # T too
+    temperature: bool | Literal["classes"]  # T too; classes: that of a table of classes
     budget: str | None  # a time, which decides the steps
     given: frozenset[str]  # names of `SETTINGS`
     heat: float = HEAT_OF_BATCHES  # share by which batches may heat the hottest direction
@@ -55,8 +56,8 @@ class TuningRequest:
             raise ConfigError(
                 "tune=... replaces all keys of tune: write tune.settings=auto beside tune.temperature=true"
             )
-        temperature = bool(OmegaConf.is_dict(cfg.tune) and cfg.tune.temperature)
-        auto = temperature or bool(cfg.tune.settings if OmegaConf.is_dict(cfg.tune) else cfg.tune)
+        temperature = cfg.tune.temperature if OmegaConf.is_dict(cfg.tune) else False
+        auto = temperature is True or bool(cfg.tune.settings if OmegaConf.is_dict(cfg.tune) else cfg.tune)
         zeta = OmegaConf.select(cfg, "sampler.weighting.zeta") == AUTO
         if zeta and cfg.tune is False:
             raise ConfigError(
@@ -67,6 +68,18 @@ class TuningRequest:
             return None
         heat = float(cfg.tune.heat) if OmegaConf.is_dict(cfg.tune) else HEAT_OF_BATCHES
         return cls(auto or zeta, temperature, cfg.budget, given_names(typed), heat, weighting_alone=zeta and not auto)
+
+    def finds_temperature(self, task: str, sampler: SamplerSettings) -> bool:
+        """Whether T is to be found: where it is asked for, and for classes, which the prior at T = 1 may fit badly."""
+        if self.temperature != "classes":
+            return self.temperature
+        plain = sampler.exchange is None and not sampler.weighting.needs_energy and float(sampler.temperature) == 1
+        return (
+            task == "classification"
+            and plain
+            and sampler.dynamics.full_batch
+            and not {"temperature", "prior"} & self.given
+        )
 
     def promise(self, found: Mapping[str, Any], strategy: str) -> Promise:
         """What a run with these settings has to keep: lr moves where it was found, the burn-in where nobody gave it."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
@@ -18,12 +17,14 @@ from PIL import Image
 import bdl
 from bdl.data.module import DataModule, as_data_module, in_order
 from bdl.errors import ConfigError
+from bdl.lean import L
 from bdl.lightning.callbacks.start import FOLDER
 from bdl.posterior.calibrated import CalibrationRequest, to_plain
 from bdl.posterior.report.numbers import Summary, calibration_fact, diverged_fact, print_summary, summarise
 from bdl.posterior.report.page import score_table, write_page
 from bdl.posterior.report.pictures import Picture, ReportData, pictures_of
 from bdl.posterior.report.text import Pieces
+from bdl.posterior.simple_models import compared
 from bdl.posterior.target_values import Units, target_metrics
 from bdl.posterior.verdict import verdict
 from bdl.run.console import WorkProgress
@@ -70,6 +71,7 @@ class ReportRequest:
     law: Mapping[str, float] = field(default_factory=dict)  # what `bdl.law.measure.measure_law` says of the samples
     command: str = ""  # the command that makes the run
     seconds: float = math.nan  # of the run
+    simple: Mapping[str, torch.Tensor] = field(default_factory=dict)  # losses of simple models on the test rows
     chain_weights: ChainWeights | None = None  # None: uniform, or what the run has stored
 
 
@@ -82,7 +84,7 @@ def write_report(request: ReportRequest) -> dict[str, float]:
             request.posterior, request.splits, outcome.trace, request.ood, progress, start, request.calibrate
         )
     summary.command, summary.seconds = request.command, request.seconds
-    summary.metrics |= request.law
+    summary.metrics |= {**request.law, **compared(request.simple, summary.evaluations)}
     if request.chain_weights is not None:
         request.chain_weights.add_to(summary, request.posterior)
     summary.metrics |= {"temperature/thermostat": 1.0} if sampler is not None and sampler.dynamics.thermostat else {}
@@ -226,6 +228,7 @@ def facts_of(plan: Plan, data: DataModule, process: ProcessInfo) -> dict[str, st
         "sampler": sampler,
         "schedule": plan.choices["schedule"],
         "N": f"{data.num_data:,}",
+        **({} if data.held_out is None else {"held out": data.held_out}),
         **_scores(plan, data),
         "batch": str(data.batch_size) + (" per device" if several and strategy == "ddp" else ""),
         "devices": f"{process.world_size}, {strategy}" if several else "1",
@@ -248,13 +251,14 @@ def _scores(plan: Plan, data: DataModule) -> dict[str, str]:
 
 
 def target_fact(data: DataModule) -> dict[str, str]:
-    """What a report says of a table's target: its name, its task, and what 1 is in the units of the metrics."""
+    """What a report says of a table's target: its name, its task, what 1 is in the units of the metrics, its values."""
     target = (data.preprocessing() or {}).get("target")
     if target is None:
         return {}
     parts = target.get("parts", [target])  # of several targets, or the only one
     units = [f", standardised: 1 is {part['std']:.4g}" if target["task"] == "regression" else "" for part in parts]
-    words = "; ".join(f"{part['name']} ({target['task']}{unit})" for part, unit in zip(parts, units, strict=True))
+    each = [f"{p['name']} ({target['task']}{unit})" for p, unit in zip(parts, units, strict=True)]
+    words = "; ".join([*each, *(part["words"] for part in parts if part.get("words"))])
     return {"target" if len(parts) == 1 else "targets": words}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import pandas as pd
 import torch
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -20,14 +19,14 @@ from torch import Tensor, nn
 from bdl.data.encoding import InputEncoding
 from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
-from bdl.data.target import NumberTarget
-from bdl.data.targets import NumberTargets, labels_of
+from bdl.data.targets import NumberTargets
 from bdl.errors import ConfigError
-from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Likelihood, with_constant_scale
-from bdl.models import MLP
+from bdl.likelihoods import CategoricalNLL, Likelihood
+from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
+from bdl.sklearn.columns_of_y import law_of_y, learn_y
 from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
 
@@ -37,11 +36,21 @@ def dense(X: Any) -> np.ndarray:
     return X.toarray() if issparse(X) else X
 
 
+def group_numbers(groups: Any, rows: int, name: str) -> Tensor | None:
+    """(rows,) int64, equal for rows of one group. Raises ConfigError for another number of rows, and for gaps."""
+    if groups is None:
+        return None
+    codes, _ = pd.factorize(pd.Series(column_or_1d(groups)))
+    if len(codes) != rows or (codes < 0).any():
+        raise ConfigError(f"{name} has {(codes >= 0).sum()} values for {rows} rows: give each row its group")
+    return torch.from_numpy(codes)
+
+
 @dataclass(eq=False, repr=False)
 class BayesianMLP(BaseEstimator):
     """What the classifier and the regressor share: arguments, the encoding of inputs, the run, and its predictions."""
 
-    hidden_layer_sizes: int | Sequence[int] = (16, 16, 16)
+    hidden_layer_sizes: int | Sequence[int] | Literal["auto"] = "auto"
     activation: str = "tanh"
     _: KW_ONLY
     sampler: str | Transition = "auto"
@@ -51,7 +60,7 @@ class BayesianMLP(BaseEstimator):
     steps: int | None = None
     lr: float | None = None
     batch_size: int | None = None
-    temperature: float = 1.0
+    temperature: float | Literal["auto"] = "auto"
     prior_std: float | str | None = None
     standardize: bool = True
     random_state: Any = None
@@ -70,7 +79,7 @@ class BayesianMLP(BaseEstimator):
         x = self._encode(dense(rows)).double()
         return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
-    def _sample(self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood) -> None:
+    def _sample(self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any) -> None:
         """Learn the encoding of X (n, features), and sample the posterior of the network for the encoded y."""
         columns = [str(name) for name in getattr(self, "feature_names_in_", range(X.shape[1]))]
         frame = pd.DataFrame(X, columns=columns)
@@ -80,17 +89,18 @@ class BayesianMLP(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
-        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan)
+        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan, group_numbers(groups, len(y), "groups"))
 
     def _encode(self, X: np.ndarray) -> Tensor:
         """(n, features) float32 inputs of the network."""
         frame = pd.DataFrame(X, columns=[column.name for column in self.encoding_.columns])
         return self.encoding_.encode(frame, "X: ", "X")
 
-    def _net(self, outputs: int) -> nn.Module:
+    def _net(self, outputs: int, rows: int, classes: int = 0) -> nn.Module:
+        inputs, hidden = self.n_features_in_, self.hidden_layer_sizes
+        hidden = hidden_layers(rows, inputs, classes) if isinstance(hidden, str) else np.atleast_1d(hidden).tolist()
         with torch.random.fork_rng(devices=[]):  # layers draw weights, which the chains' own starts replace
-            hidden = np.atleast_1d(self.hidden_layer_sizes).astype(int).tolist()
-            return MLP([self.n_features_in_, *hidden, outputs], self.activation)
+            return MLP([inputs, *map(int, hidden), outputs], self.activation)
 
 
 @dataclass(eq=False, repr=False)
@@ -101,7 +111,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
     sampler run together. y holds one class for each row, as numbers or as text.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer, or the units of a single one; () is a linear model.
+        hidden_layer_sizes: units of each hidden layer, or the units of a single one; () is a linear model. "auto":
+            see `bdl.models.mlp.hidden_layers`.
         activation: "tanh", "relu", "silu" or "gelu".
         sampler: "mclmc" (microcanonical Langevin) and "hmc" take all rows at every step and find their own step size;
             "sghmc" takes batches. "auto": "mclmc" for up to 50,000 rows, "sghmc" for more. Or dynamics such as
@@ -114,7 +125,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
             more rows, but at least 2,500; 80,000 on batches.
         lr: step size in the units of SGD, at which "mclmc" and "hmc" begin their search. None finds it.
         batch_size: rows of a batch, for samplers that take batches. None finds it.
-        temperature: T of exp(-U/T); 1 is the Bayes posterior.
+        temperature: T of exp(-U/T); 1 is the Bayes posterior, which "auto" takes for numbers. For classes "auto" finds
+            T by the predictions for rows that are held out meanwhile: at T = 0.1 each row counts ten times.
         prior_std: standard deviation of the prior of every weight; "fan_in" and "he" scale it by the layer's inputs.
             None finds it by the predictions for rows that are held out meanwhile; it is 1 where the chains of short
             trials do not come to rest, or there are too few steps for such trials.
@@ -131,8 +143,11 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
     There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
     """
 
-    def fit(self, X: Any, y: Any) -> BayesianMLPClassifier:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> BayesianMLPClassifier:
         """Sample the posterior given rows X (n, features) and their classes y (n,).
+
+        groups: (n,) equal for rows that depend on each other, such as those of one person. Rows that the fit holds out
+            for a while, to stop the start and to compare priors, are then whole groups. The posterior is that of all.
 
         Raises ValueError for values that are missing or not finite, and for one class only.
         """
@@ -141,7 +156,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ConfigError(f"y has one class only, {self.classes_[0]!r}: give rows of another class")
-        self._sample(dense(X), torch.from_numpy(codes).long(), self._net(len(self.classes_)), CategoricalNLL())
+        net = self._net(len(self.classes_), len(y), len(self.classes_))
+        self._sample(dense(X), torch.from_numpy(codes).long(), net, CategoricalNLL(), groups)
         return self
 
     def predictive(self, X: Any) -> Prediction:
@@ -158,18 +174,22 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         likeliest = self.predict_proba(X).argmax(1)
         return self.classes_[likeliest]
 
-    def conformal_set(self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9) -> np.ndarray:
+    def conformal_set(
+        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9, groups_val: Any = None
+    ) -> np.ndarray:
         """(n, K) whether a class belongs to the set of a row; the sets hold the true class with this probability.
 
         That holds on average over rows that are exchangeable with (X_val, y_val), which `fit` must not have seen; see
-        `bdl.ConformalSets`. Raises ValueError for too few of them, and for classes that `fit` has not seen.
+        `bdl.ConformalSets`. With groups_val (n,), of rows that depend on each other, it holds for rows of new groups.
+        Raises ValueError for too few rows or groups, and for classes that `fit` has not seen.
         """
         prediction: Any = self.predictive(X_val)
         codes = np.searchsorted(self.classes_, y_val).clip(max=len(self.classes_) - 1)
         if strange := np.asarray(y_val)[self.classes_[codes] != np.asarray(y_val)].tolist():
             raise ConfigError(f"y_val has the class {strange[0]!r}, which fit has not seen: leave its rows out")
         new: Any = self.predictive(X)
-        return ConformalSets.fit(prediction, torch.from_numpy(codes), coverage)(new).numpy()
+        groups = group_numbers(groups_val, len(codes), "groups_val")
+        return ConformalSets.fit(prediction, torch.from_numpy(codes), coverage, groups)(new).numpy()
 
 
 @dataclass(eq=False, repr=False)
@@ -186,7 +206,13 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
             output of the network. "constant": one for all rows, learned. A number: known, in the units of y; or a list
             of one for each of the k columns.
-        standardize: give every column of X, and y, mean 0 and standard deviation 1.
+        loss: the law of y around a network. "normal"; "hurdle": values that repeat have probabilities of their own,
+            see `bdl.HurdleNLL`; "lognormal" or "gamma", for positive numbers. "auto" takes "hurdle" where more rows
+            than rounding explains sit on one value, or on a few, and noise="input"; else "normal", which is the law of
+            several columns. Compare laws by CRPS, `predictive(X).crps(y)`: the log density of a law with masses is no
+            log density of one without.
+        standardize: give every column of X mean 0 and standard deviation 1, and y too; other laws than the normal one
+            measure y from a bound or a repeated value in any case.
 
     Attributes:
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision, and
@@ -198,57 +224,28 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     """
 
     noise: Literal["input", "constant"] | float | Sequence[float] = field(default="input", kw_only=True)
+    loss: Literal["auto", "normal", "hurdle", "lognormal", "gamma"] = field(default="auto", kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: Any) -> BayesianMLPRegressor:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> BayesianMLPRegressor:
         """Sample the posterior given rows X (n, features) and their numbers y, (n,) or (n, k).
 
-        Raises ValueError for values that are missing or not finite, and for a constant column of y.
+        groups: (n,) equal for rows that depend on each other, such as those of one person. Rows that the fit holds out
+            for a while, to stop the start and to compare priors, are then whole groups. The posterior is that of all.
+
+        Raises ValueError for values that are missing or not finite, for a constant y, and where `loss` does not fit y.
         """
         X, y = validate_data(
             self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, multi_output=True, ensure_min_samples=2
         )
-        columns = {
-            f"y{j}" if y.ndim > 1 else "y": column
-            for j, column in enumerate(np.asarray(y, float).reshape(len(y), -1).T)
-        }
-        for name, column in columns.items():
-            if column.min() == column.max():
-                raise ConfigError(
-                    f"{name} is {column[0]:g} in all {len(y)} rows: nothing can be learned about a constant"
-                )
-        frame = pd.DataFrame(columns)
-        learned = [NumberTarget.learn(frame[name], "y", "regression") for name in columns]
-        if not self.standardize:
-            learned = [dataclasses.replace(part, mean=0.0, std=1.0) for part in learned]
-        self.target_ = learned[0] if y.ndim == 1 else NumberTargets(tuple(learned))
-        net, likelihood = self._law(len(learned))
-        self._sample(dense(X), labels_of(self.target_, frame, "y"), net, likelihood)
+        self.target_, labels = learn_y(y, self.loss, self.noise, self.standardize)
+        net, likelihood = law_of_y(self.target_, self.loss, self.noise, lambda outputs: self._net(outputs, len(y)))
+        self._sample(dense(X), labels, net, likelihood, groups)
         return self
-
-    def _law(self, targets: int) -> tuple[nn.Module, Likelihood]:
-        """The network and its likelihood, in the units that the network sees. Raises ConfigError for other noise."""
-        least: Any = self.target_.min_std
-        predicted = HeteroscedasticNLL(min_std=least if np.any(least) else 0.0)
-        if isinstance(self.noise, str) and self.noise == "input":
-            return self._net(2 * targets), predicted
-        if isinstance(self.noise, str) and self.noise == "constant":
-            return with_constant_scale(self._net(targets), targets), predicted
-        if (
-            isinstance(self.noise, str)
-            or not np.all(np.asarray(self.noise) > 0)
-            or np.size(self.noise) not in (1, targets)
-        ):
-            raise ConfigError(
-                f"noise must be 'input', 'constant' or a number > 0, or one for each of {targets} columns of y; got "
-                f"{self.noise!r}"
-            )
-        std: Any = np.asarray(self.noise, dtype=float) / np.asarray(self.target_.std)
-        return self._net(targets), GaussianNLL(std)
 
     def predictive(self, X: Any) -> ValuePrediction:
         """The whole predictive distribution, in the units of y; see `bdl.ValuePrediction`.
@@ -272,15 +269,17 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         return self._like_y(low), self._like_y(high)
 
     def conformal_interval(
-        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9
+        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9, groups_val: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """(low, high), of the shape of y: intervals that hold y with this probability, whatever the posterior is worth.
 
         That holds on average over rows that are exchangeable with (X_val, y_val), which `fit` must not have seen; see
-        `bdl.ConformalIntervals`. Raises ValueError for too few of them.
+        `bdl.ConformalIntervals`. With groups_val (n,), of rows that depend on each other, it holds for rows of new
+        groups. Raises ValueError for too few rows or groups.
         """
         y = torch.tensor(np.asarray(y_val, dtype=np.float64))
-        low, high = ConformalIntervals.fit(self.predictive(X_val), y, coverage)(self.predictive(X))
+        groups = group_numbers(groups_val, len(y), "groups_val")
+        low, high = ConformalIntervals.fit(self.predictive(X_val), y, coverage, groups)(self.predictive(X))
         return self._like_y(low), self._like_y(high)
 
     def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:

@@ -25,6 +25,7 @@ from bdl.posterior.report.numbers import summarise
 from bdl.posterior.verdict import verdict
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.samplers.dynamics.base import Transition
+from bdl.tune.find import HELD_OUT_SHARE
 from bdl.tune.sampler import SAMPLERS, choose_length, choose_sampler
 
 BURN_IN = 0.4  # share of the steps before samples are kept
@@ -44,7 +45,7 @@ class SamplingPlan:
     steps: Any  # int; None until `for_rows` has chosen it
     lr: float | None
     batch_size: int | None
-    temperature: float
+    temperature: float | str
     prior_std: float | str | None
     seed: int
     verbose: bool
@@ -66,16 +67,25 @@ class SamplingPlan:
             raise ConfigError(f"start must be 'adamw', None or a bdl.AdamWStart, got {self.start!r}")
         if isinstance(self.prior_std, int | float) and not self.prior_std > 0:
             raise ConfigError(f"prior_std must be > 0, got {self.prior_std}")
+        if isinstance(self.temperature, str) and self.temperature != "auto":
+            raise ConfigError(f"temperature must be 'auto' or a number, got {self.temperature!r}")
 
-    def for_rows(self, rows: int) -> SamplingPlan:
-        """The plan with a sampler in place of "auto" and a number of steps, for so many training rows."""
+    def for_rows(self, rows: int, rhat: float = math.nan) -> SamplingPlan:
+        """The plan with a sampler in place of "auto" and a number of steps, see `choose_length`."""
         sampler = choose_sampler(rows) if self.sampler == "auto" else self.sampler
         name = sampler if isinstance(sampler, str) else "mclmc" if sampler.full_batch else "sghmc"
-        steps = choose_length(name, rows) if self.steps is None else self.steps
+        steps = choose_length(name, rows, rhat) if self.steps is None else self.steps
         return dataclasses.replace(self, sampler=sampler, steps=steps)
 
     def dynamics(self) -> Transition:
         return SAMPLERS[self.sampler](self.keep(None).burn_in) if isinstance(self.sampler, str) else self.sampler
+
+    def target(self, likelihood: Likelihood) -> float | None:
+        """T; None where it is to be found: for classes, with a prior that is found too."""
+        if not isinstance(self.temperature, str):
+            return self.temperature
+        is_open = likelihood.outputs == "logits" and self.prior_std is None and self.dynamics().full_batch
+        return None if is_open else 1.0
 
     def keep(self, burn_in: int | None) -> bdl.schedules.EveryStep:
         """The rule that keeps `samples` states, the last one at the end; None: after 40 % of the steps."""
@@ -96,19 +106,25 @@ class SamplingPlan:
         return {name: value for name, value in settings.items() if value is not None}
 
 
-def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan) -> bdl.Posterior:
+def sample(
+    net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan, groups: Tensor | None = None
+) -> bdl.Posterior:
     """Sample the posterior of a network for all items x (n, features) and y.
+
+    groups: (n,) of the items; a part of them that is held out for a while has whole groups.
 
     The posterior holds its samples in memory, and no file remains. It computes in double precision, so that a row has
     the same prediction whatever the other rows are.
     """
-    plan = plan.for_rows(len(x))
+    asked, plan = plan, plan.for_rows(len(x))
     with quiet_on_one_thread(), tempfile.TemporaryDirectory() as folder:
         stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
         if plan.start is not None:
-            start = plan.start if isinstance(plan.start, bdl.AdamWStart) else bdl.AdamWStart()
-            start.train(stack, batches_of(x, y, len(x), plan), likelihood)
-        settings = find_missing(stack, likelihood, x, y, plan)
+            default = bdl.AdamWStart(val_fraction=HELD_OUT_SHARE)  # on the rows of the trials
+            start = plan.start if isinstance(plan.start, bdl.AdamWStart) else default
+            start.train(stack, batches_of(x, y, len(x), plan), likelihood, groups=groups)
+        settings = find_missing(stack, likelihood, x, y, plan, groups)
+        plan = asked.for_rows(len(x), settings.pop("rhat", math.nan))
         monitor, sampler = run(stack, likelihood, x, y, plan, settings, folder)
         law = {}
         if plan.verbose:
@@ -130,7 +146,7 @@ def run(
     if "friction" in settings:
         dynamics = dataclasses.replace(dynamics, friction=settings["friction"])
     sampler = SamplerSettings(
-        dynamics=dynamics, num_data=len(x), lr=settings.get("lr", LR), temperature=plan.temperature,
+        dynamics=dynamics, num_data=len(x), lr=settings.get("lr", LR), temperature=settings["temperature"],
         prior=settings["prior"], seed=plan.seed,
     )  # fmt: skip
     collect = bdl.CollectSamples(plan.keep(settings.get("burn_in")), full_energy=False)
@@ -151,21 +167,27 @@ def batches_of(x: Tensor, y: Tensor, size: int, plan: SamplingPlan) -> TensorBat
 
 
 def find_missing(
-    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan
+    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan, groups: Tensor | None
 ) -> dict[str, Any]:
     """All settings: those given, and those that `bdl.find_settings` finds for the stack."""
-    dynamics = plan.dynamics()
-    given = plan.given(dynamics)
+    dynamics, temperature = plan.dynamics(), plan.target(likelihood)
+    given, fixed = plan.given(dynamics), {} if temperature is None else {"temperature": temperature}
     if given.keys() >= ({"prior"} if dynamics.full_batch else {"prior", "lr", "batch_size"}):
-        return given
+        return given | fixed
     tuning = bdl.find_settings(
-        stack, likelihood, (x, y), dynamics=dynamics, temperature=plan.temperature, steps=plan.steps, given=given,
-        seed=plan.seed,
+        stack, likelihood, (x, y), dynamics=dynamics, temperature=temperature, steps=plan.steps, given=given,
+        seed=plan.seed, groups=groups,
     )  # fmt: skip
     if plan.verbose:
         print(*tuning.choices, sep="\n")
     found = tuning.settings
-    return {**given, **found, **({"prior": bdl.Gaussian(found["prior"])} if "prior" in found else {})}
+    return {
+        "rhat": tuning.rhat,
+        **fixed,
+        **given,
+        **found,
+        **({"prior": bdl.Gaussian(found["prior"])} if "prior" in found else {}),
+    }
 
 
 def print_verdict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,7 @@ class Tuning:
         hottest: T of the direction that batches heat most, over T, with the settings found, as far as trials saw it; 1
             without batch noise. None where no lr was found, and where it was not measured.
         noise_ratio: lr Var(g) / (2 a tau) with these settings, the mean over directions; None as for `hottest`.
+        rhat: of the chains in the trial of the prior that was chosen, see `Score.rhat`; NaN where it was given.
     """
 
     choices: tuple[Choice, ...]
@@ -55,6 +57,7 @@ class Tuning:
     step_seconds: float
     hottest: float | None = None
     noise_ratio: float | None = None
+    rhat: float = math.nan
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from bdl.data.split import hold_out
 from bdl.engine.choose import Compile
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
@@ -21,13 +20,13 @@ from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import Gaussian
 from bdl.samplers.weighting.base import AUTO, Flat, Weighting
-from bdl.seeding import derive_seed
+from bdl.start import rows_of_start
 from bdl.tune import ladder
 from bdl.tune.burn_in import MOST_BURN_IN, MOVES, movement
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.heat import HEAT_OF_BATCHES
 from bdl.tune.optimiser import batches_of_optimiser, choose_for_optimiser, is_optimiser
-from bdl.tune.prior import PRIORS_TRIED, choose_prior, prior_predictive, steps_to_act
+from bdl.tune.prior import at_share, candidates, choose_prior, prior_predictive, steps_to_act
 from bdl.tune.rehearse import step_of
 from bdl.tune.sampler import ON_BATCHES
 from bdl.tune.score import Score
@@ -44,6 +43,7 @@ TUNED_NAMES = ("batch_size", "lr", "plain_lr", "lr_power", "swap_every", "fricti
 HELD_OUT_SHARE = 0.2  # share of the training items that compares priors where there is no validation part
 LARGEST_PART = 2048  # validation items
 PRIOR_PROBES = 32  # items at which a prior shows what it predicts
+ERRORS_OF_MOVING = 3.0  # standard errors by which a prior must be better than one whose trial still moves
 TRIAL_SCORES = 20  # times in a trial that its predictions are scored
 SHORTEST_TRIAL = 100  # steps of a trial that compares; in fewer, nothing has moved
 
@@ -65,6 +65,7 @@ def find_settings(
     compiled: Compile = "auto",
     heat: float = HEAT_OF_BATCHES,
     labels: int = 1,
+    groups: torch.Tensor | None = None,
 ) -> Tuning:
     """Settings with which to sample a stack, each with its reason. The stack stays as it is.
 
@@ -100,6 +101,7 @@ def find_settings(
             of the largest keeps to it, lr keeps the mean over directions to 10 %, and its reason says how hot the
             hottest one is.
         labels: of each item, such as the tokens of a window of text; N counts them all.
+        groups: (n,) of the items of `train`; those that compare priors are then whole groups.
 
     Returns the settings that were not given, as plain numbers and words. "batch_size" is N for full batches, and
     missing where the dynamics takes no other; "prior" is the precision of a `Gaussian`, "burn_in" in steps, "weighting"
@@ -114,17 +116,19 @@ def find_settings(
         refuse_weighted_exchange(weighting)
     first = TEMPERATURES[0] if temperature is None else temperature
     items = num_data or labels * len(train[1])
-    problem = Problem(stack, loss, train, items, 0, first, seed, compiled, labels=labels)
+    problem = Problem(stack, loss, train, items, 0, first, seed, compiled, labels=labels, groups=groups)
     if is_optimiser(dynamics, temperature):
         problem, held_out = _split(batches_of_optimiser(problem, given), validation)
         found = choose_for_optimiser(problem, dynamics, weighting, given, held_out, steps)
         return Tuning(found, time.perf_counter() - began, 0.0)
     search = Search.begin(problem, dynamics, given, steps)
-    prior, of_prior = _prior(search, validation)
+    prior, of_prior, rhat = _prior(search, validation)
     choices = [search.batch_size, of_prior]
     if temperature is None:
         choices.append(of_temperature := _temperature(search, prior, validation))
         search = replace(search, problem=replace(search.problem, temperature=of_temperature.value))
+        prior = _at(search, prior, of_temperature.value)
+        choices[1] = replace(of_prior, value=getattr(prior, "precision", None))
     if weighting.zeta == AUTO:
         search, steps_found, found = explore(search, prior, weighting, heat)
         choices += found
@@ -135,18 +139,19 @@ def find_settings(
     choices += steps_found.choices
     wanted = tuple(choice for choice in choices if search.wants(choice.name))
     seconds = time.perf_counter() - began
-    return Tuning(wanted, seconds, steps_found.step_seconds, steps_found.hottest, steps_found.noise_ratio)
+    return Tuning(wanted, seconds, steps_found.step_seconds, steps_found.hottest, steps_found.noise_ratio, rhat)
 
 
-def _prior(search: Search, validation: TrialItems | None) -> tuple[Prior, Choice]:
-    """The prior with the best predictions for items that its trials have not seen."""
+def _prior(search: Search, validation: TrialItems | None) -> tuple[Prior, Choice, float]:
+    """The prior with the best predictions for items that its trials have not seen, and R-hat of its trial."""
     given = search.given.get("prior")
     if given is not None:
-        return search.problem.centred(given), Choice("prior", None, "given")
+        return search.problem.centred(given), Choice("prior", None, "given"), math.nan
     problem, held_out = _split(search.problem, validation)
-    compared = replace(search, problem=problem, trial=trial_steps(problem, search.steps, len(PRIORS_TRIED)))
-    scores, about, left_out, lr = {}, {}, {}, math.inf
-    for precision in PRIORS_TRIED:
+    tried = candidates(problem.loss)
+    compared = replace(search, problem=problem, trial=trial_steps(problem, search.steps, len(tried)))
+    scores, about, left_out, rhat, lr, moving = {}, {}, {}, {}, math.inf, False
+    for precision in tried:
         prior, acts = Gaussian(precision), 0.0
         if scores and "lr" in search.tunable:
             acts = steps_to_act(prior, problem, lr, search.dynamics.friction)
@@ -155,15 +160,18 @@ def _prior(search: Search, validation: TrialItems | None) -> tuple[Prior, Choice
             continue
         about[precision] = prior_predictive(problem, prior, held_out[0][:PRIOR_PROBES])
         trial, score, unusable = _compared(compared, prior, held_out, f"prior {precision}")
-        if unusable and not scores:
+        first, too_short = not scores, compared.trial < SHORTEST_TRIAL
+        if unusable and first and (too_short or not compared.dynamics.full_batch):
             kept = f"the default stays, because {unusable} to compare others (run longer, or give a prior)"
-            return prior, Choice("prior", precision, f"{kept}; {about[precision]}")
-        if unusable:
+            return prior, Choice("prior", precision, f"{kept}; {about[precision]}"), math.nan
+        if unusable and not first:
             left_out[precision] = "is left out, because its trial had not come to rest"
-        else:
-            scores[precision], lr = score.nll, trial.lr
-    choice = choose_prior(scores, about, left_out)
-    return Gaussian(choice.value), choice
+            continue
+        scores[precision], lr, rhat[precision] = score.nll, trial.lr, score.rhat
+        if unusable:
+            moving = True
+    choice = choose_prior(scores, about, left_out, ERRORS_OF_MOVING if moving else 1.0)
+    return Gaussian(choice.value), choice, rhat[choice.value]
 
 
 def _temperature(search: Search, prior: Prior, validation: TrialItems | None) -> Choice:
@@ -172,6 +180,11 @@ def _temperature(search: Search, prior: Prior, validation: TrialItems | None) ->
     if isinstance(trials, str):
         return Choice("temperature", TEMPERATURES[0], f"T stays, because {trials}")
     return choose_temperature(trials.scores, trials.reached)
+
+
+def _at(search: Search, prior: Prior, temperature: float) -> Prior:
+    """The prior that goes with T: where tuning has chosen it, a colder T leaves it as it is, see `at_share`."""
+    return prior if "prior" in search.given else at_share(prior, temperature / TEMPERATURES[0], search.problem)
 
 
 def _multiplier(search: Search, prior: Prior, weighting: Weighting) -> float:
@@ -200,7 +213,7 @@ def _at_several(search: Search, prior: Prior, validation: TrialItems | None) -> 
     for share in TEMPERATURES:
         temperature = share * problem.temperature
         compared = replace(search, problem=replace(problem, temperature=temperature), trial=steps)
-        trial, score, unusable = _compared(compared, prior, held_out, f"T {temperature}")
+        trial, score, unusable = _compared(compared, _at(search, prior, temperature), held_out, f"T {temperature}")
         if unusable and not scores:
             return f"{unusable} to compare others"
         reached[temperature] = temperature * (1 + (0.0 if problem.takes_all else heat_of(trial.sampler)))
@@ -233,7 +246,7 @@ def _split(problem: Problem, validation: TrialItems | None) -> tuple[Problem, Tr
     x, y = problem.items
     if validation is not None:
         return problem, (validation[0][:LARGEST_PART], validation[1][:LARGEST_PART])
-    kept, out = hold_out(len(y), HELD_OUT_SHARE, derive_seed("tune", problem.seed))
+    kept, out = rows_of_start(len(y), HELD_OUT_SHARE, problem.seed, problem.groups)
     if not len(out):
         return problem, problem.items
     out = out[:LARGEST_PART].to(y.device)

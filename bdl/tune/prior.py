@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from bdl.engine.functional import evaluating
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, Loss
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import Gaussian
+from bdl.samplers.priors.scales import of_tensors
 from bdl.seeding import generator
 from bdl.tune.choice import Choice
 from bdl.tune.score import clear_winner
 from bdl.tune.trial import Problem
 
 # Of Gaussian's precision; the first stays unless another is clearly better
-PRIORS_TRIED: tuple[Any, ...] = (1.0, 0.1, "he", "fan_in")
+OF_NUMBERS: tuple[Any, ...] = (1.0, 0.1, "fan_in", "smooth")
+OF_CLASSES: tuple[Any, ...] = (1.0, "fan_in", "steep")
 ACTED = 3.0  # times 1/e
 PRIOR_DRAWS = 100  # networks from a prior
 
@@ -27,6 +29,24 @@ PRIOR_DRAWS = 100  # networks from a prior
 def is_around_zero(prior: Prior) -> bool:
     """Whether it is of the kind that is compared, a Gaussian of mean 0 and given precision. Others are meant."""
     return isinstance(prior, Gaussian) and not prior.learns and isinstance(prior.mean, int | float) and prior.mean == 0
+
+
+def candidates(loss: Loss) -> tuple[Any, ...]:
+    """The precisions that are compared; what the outputs mean decides which functions are likely."""
+    classes = isinstance(loss, Likelihood) and loss.outputs in ("logits", "labels")
+    return OF_CLASSES if classes else OF_NUMBERS
+
+
+def at_share(prior: Prior, share: float, problem: Problem) -> Prior:
+    """The prior whose weights without data do not notice that T falls to such a share: its precision falls too.
+
+    exp(-U/T) is then the posterior in which each item counts 1/share times, as if as many people had given it the same
+    label (Aitchison 2021). Under an unchanged precision T would sharpen the prior as well.
+    """
+    if share == 1 or not isinstance(prior, Gaussian) or prior.learns:
+        return prior
+    of_tensors_at_1 = of_tensors(prior.precision, problem.shapes, lambda variance: 1 / variance)
+    return Gaussian([float(f"{share * precision:.4g}") for precision in of_tensors_at_1], prior.mean)
 
 
 @torch.no_grad()
@@ -79,14 +99,16 @@ def steps_to_act(prior: Prior, problem: Problem, lr: float, friction: float) -> 
     return ACTED * friction * problem.num_data / (lr * smallest) if smallest > 0 else math.inf
 
 
-def choose_prior(scores: dict[Any, Tensor], about: dict[Any, str], left_out: dict[Any, str]) -> Choice:
-    """The precision that `clear_winner` finds.
+def choose_prior(
+    scores: dict[Any, Tensor], about: dict[Any, str], left_out: dict[Any, str], errors: float = 1.0
+) -> Choice:
+    """The precision that `clear_winner` finds, by so many standard errors.
 
     scores: (n,) negative log densities of the validation items by precision. about: what each prior predicts. left_out:
     what became of other precisions, such as "is left out, because ...". A prior that is too tight makes chains agree
     and predict worse, so agreement between chains has no say.
     """
-    chosen = clear_winner(scores)
+    chosen = clear_winner(scores, errors)
     values = ", ".join(f"{float(nll.mean()):.3f}" for nll in scores.values())
     reason = f"validation NLL {values} for precision {', '.join(map(str, scores))}; {about[chosen]}"
     return Choice("prior", chosen, "; ".join([reason, *(f"precision {name} {why}" for name, why in left_out.items())]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class Score:
     items: TrialItems
     total: Tensor | None = None
     networks: int = 0
+    seen: list[Tensor] = field(default_factory=list)  # (C, n) log densities under each chain's network at a time
 
     @torch.no_grad()
     def __call__(self, trial: Trial) -> None:
@@ -33,6 +34,7 @@ class Score:
         outputs = trial.outputs(x)
         if isinstance(loss, Likelihood):
             losses = loss(outputs, y.expand(len(outputs), *y.shape)).double()
+            self.seen.append(-losses.flatten(2).mean(-1) if losses.ndim > 2 else -losses)
             log_density = (-losses).logsumexp(0)
         else:  # only the mean over items is known
             log_density = -torch.stack([loss(o, y) for o in outputs]).double().mean().reshape(1)
@@ -46,9 +48,18 @@ class Score:
         assert self.total is not None
         return math.log(self.networks) - self.total
 
+    @property
+    def rhat(self) -> float:
+        """R-hat that one item in ten exceeds, of its log density (Gelman and Rubin 1992); NaN for a single chain."""
+        if len(self.seen) < 2 or len(self.seen[0]) < 2:
+            return math.nan
+        draws = torch.stack(self.seen)  # (times, C, n)
+        within, between = draws.var(0).mean(0), draws.mean(0).var(0)
+        return float((1 + between / within.clamp_min(1e-12)).sqrt().quantile(0.9))
 
-def clear_winner(scores: dict[Any, Tensor]) -> Any:
-    """The candidate with the lowest score, if it is better than the first by more than a standard error.
+
+def clear_winner(scores: dict[Any, Tensor], errors: float = 1.0) -> Any:
+    """The candidate with the lowest score, if it is better than the first by more than so many standard errors.
 
     A wrong choice among candidates that are about equal costs little.
 
@@ -58,4 +69,4 @@ def clear_winner(scores: dict[Any, Tensor]) -> Any:
     best = min(scores, key=lambda name: float(scores[name].mean()))
     gain = scores[first] - scores[best]
     error = float(gain.std() / math.sqrt(len(gain))) if len(gain) > 1 else 0.0
-    return best if float(gain.mean()) > error else first
+    return best if float(gain.mean()) > errors * error else first

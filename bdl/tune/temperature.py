@@ -11,7 +11,7 @@ from torch import Tensor
 from bdl.tune.choice import Choice
 
 TEMPERATURES_TRIED = (1.0, 0.3, 0.1, 0.03)  # T, from the Bayes posterior to colder ones
-CLEAR = 3.0  # standard errors by which the best must be better for a hotter candidate to lose to it
+CLEAR = 2.0  # standard errors by which the best must be better for a hotter candidate to lose to it
 # Steps of a trial: cold chains stay near a good start for longer, and seem better until then. MCLMC and the like, whose
 # runs have fewer steps, have a limit of their own
 SHORTEST_RUN = 4000

@@ -50,6 +50,7 @@ class Problem:
         compiled: see `compile` of `BayesianModule`.
         train: the mode of the networks, for dropout and BatchNorm; False for eval mode.
         labels: of each item, that count towards N; of a window of text, its tokens.
+        groups: (n,) of the items; a part that is held out has whole groups.
     """
 
     stack: ChainStack
@@ -62,6 +63,7 @@ class Problem:
     compiled: Compile = "auto"
     train: bool = True
     labels: int = 1
+    groups: Tensor | None = None
 
     @property
     def tau(self) -> float:
@@ -96,7 +98,7 @@ class Problem:
     def on(self, items: TrialItems) -> Problem:
         """The same problem for a part of the items alone, as if there were no others."""
         n = round(self.num_data * len(items[1]) / len(self.items[1]))
-        return replace(self, items=items, num_data=n, batch_size=min(self.batch_size, n // self.labels))
+        return replace(self, items=items, num_data=n, batch_size=min(self.batch_size, n // self.labels), groups=None)
 
 
 class Trial:

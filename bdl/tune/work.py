@@ -6,6 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bdl.batch import rows_of
 from bdl.engine.functional import evaluating
+from bdl.lean import compiler_on_demand
 from bdl.tune.trial import Problem
 
 TRIALS_SHARE = 0.2  # share of the steps of the run: for the trials, and again for those of T
@@ -33,6 +34,6 @@ def _gradient_of_an_item(problem: Problem) -> float:
     """Operations of the gradients that all chains take of one item."""
     x, y = problem.items
     rows = rows_of(x, slice(8))
-    with FlopCounterMode(display=False) as counter, evaluating(problem.stack):
+    with compiler_on_demand(), FlopCounterMode(display=False) as counter, evaluating(problem.stack):
         problem.stack.broadcast(rows)
     return max(1.0, BACKWARD * counter.get_total_flops() / min(8, len(y)))

@@ -254,8 +254,9 @@ def test_a_rounded_target_bounds_the_predicted_scale(tmp_path):
     table["y"] = np.tile([3.0, 5.0, 6.0, 8.0], ROWS // 4)
     data = read_table(written(tmp_path, table), "y", drop=["name"], task="regression")
     assert data.target_units is not None
-    assert data.min_std[0] * data.target_units[0][2] == pytest.approx(12**-0.5)
-    assert read_table(written(tmp_path, frame()), "y", drop=["name"]).min_std == (0.0,)
+    assert data.loss["min_std"] * data.target_units[0][2] == pytest.approx(12**-0.5)
+    assert data.loss["_target_"] == "bdl.HeteroscedasticNLL" and "4 levels" in (data.overview or "")
+    assert read_table(written(tmp_path, frame()), "y", drop=["name"]).loss == {}
 
 
 def test_rows_without_a_target_are_left_out_and_counted(tmp_path):
@@ -325,7 +326,7 @@ BAD = {
     "one column": (b"y\n1\n2\n", {}, "one column only .* data.separator names the sign between them"),
     "more fields": (b"a,y\n1,2,3\n1,2,3\n", {"drop": []}, r"cannot be read as csv \(.* Expected 2 fields in line 2"),
     "ragged": (b"a,y\n1,2\n1,2,3\n", {"drop": []}, r"cannot be read as csv \(.* Expected 2 fields in line 3, saw 3"),
-    "coding": ("a,y\nKöln,2\n".encode("latin1"), {}, "is no UTF-8 text"),
+    "coding": ("a,y\nKöln,2\n".encode("latin1"), {"encoding": "utf-8"}, "is no utf-8 text"),
     "no thousands": (
         FIRST_COMMA.encode(), {"drop": [], "task": "regression", "thousands": "comma"},
         r"a holds numbers that are texts \('1,0'\): set data.decimal=comma",

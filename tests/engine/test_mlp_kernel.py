@@ -106,19 +106,28 @@ def test_losses_and_gradients_are_autograds(sizes, chains, items, activation, bi
     assert g.isfinite().all()
 
 
-LAWS = [bdl.CategoricalNLL(), bdl.GaussianNLL(std=0.5), bdl.HeteroscedasticNLL()]  # computed in C
+LAWS = [  # computed in C
+    bdl.CategoricalNLL(), bdl.GaussianNLL(std=0.5), bdl.HeteroscedasticNLL(), bdl.HeteroscedasticNLL(min_std=0.3),
+]  # fmt: skip
 
 
 def targets(loss, shape: tuple[int, int], outputs: int) -> torch.Tensor:
     stream = torch.Generator().manual_seed(sum(shape))
     if isinstance(loss, bdl.CategoricalNLL):
         return torch.randint(outputs, shape, generator=stream)
-    return torch.randn(*shape, outputs // getattr(loss, "per_target", 1), generator=stream)
+    y = torch.randn(*shape, outputs // getattr(loss, "per_target", 1), generator=stream)
+    if isinstance(loss, bdl.HurdleNLL):
+        return y.clamp_min(0)
+    return y.exp() if isinstance(loss, bdl.LogNormalNLL | bdl.GammaNLL) else y
 
 
-@pytest.mark.parametrize(
-    "loss", [*LAWS, bdl.HeteroscedasticNLL("softplus"), bdl.HeteroscedasticNLL(min_std=0.3), nn.MSELoss()], ids=repr
-)
+OTHERS = [
+    bdl.HeteroscedasticNLL("softplus"), bdl.LogNormalNLL(), bdl.GammaNLL(),
+    bdl.HurdleNLL((0.0, 9.0), (0.0, 0.0), low=0.0), nn.MSELoss(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", [*LAWS, *OTHERS], ids=repr)
 @pytest.mark.parametrize("items", [1, 21, 256, 257, 700])
 @pytest.mark.parametrize("activation", ["tanh", "silu"])
 def test_every_loss_in_batches_of_one_block_and_of_several(loss, items, activation):

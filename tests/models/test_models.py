@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from bdl.models import CNN, MLP, FilterResponseNorm, ResNet, WideResNet
+from bdl.models.mlp import hidden_layers
 
 
 def test_mlp_has_linear_layers_with_activations_between():
@@ -26,6 +27,20 @@ def test_mlp_drops_out_between_layers_and_not_after_the_output():
 
 def test_mlp_without_hidden_layers_is_linear():
     assert [type(m) for m in MLP((4, 2), dropout=0.5)] == [nn.Linear]
+
+
+@pytest.mark.parametrize(
+    ("table", "hidden"),
+    [
+        ((200, 5), [50]),
+        ((201, 5), [16] * 3),
+        ((100, 5, 2), [16] * 3),
+        ((100, 33, 2), [32] * 2),
+        ((100, 5, 11), [32] * 2),
+    ],
+)
+def test_the_table_decides_the_hidden_layers(table, hidden):
+    assert hidden_layers(*table) == hidden
 
 
 def test_resnet20_has_the_parameters_of_he_et_al():

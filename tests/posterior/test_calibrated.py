@@ -42,8 +42,9 @@ def numbers(seed: int, items: int = 2000) -> ValueEvaluation:
 @pytest.mark.parametrize("make", [classes, numbers])
 def test_conformal_coverage_is_the_level_on_new_items(make):
     """Coverage with n items of each kind has a standard error of at most sqrt(2 level (1 - level) / n), 0.0095."""
-    fitted = CalibrationRequest("conformal", 0.9).fit(make(0))
+    fitted, numbers = CalibrationRequest("conformal", 0.9).fit({"val": make(0), "test": make(1)})
     metrics = calibration_metrics(fitted, make(1))
+    assert numbers == fitted_numbers(fitted, 2000) | {f"test/{name}": value for name, value in metrics.items()}
     assert metrics["conformal/coverage"] == pytest.approx(0.9, abs=4 * 0.0095)
     again = calibration_metrics(from_plain(to_plain(fitted)), make(1))
     assert again == metrics
@@ -51,9 +52,24 @@ def test_conformal_coverage_is_the_level_on_new_items(make):
     assert f"hold {100 * metrics['conformal/coverage']:.1f} % of the test items" in said and "2,000 validation" in said
 
 
+@pytest.mark.parametrize("make", [classes, numbers])
+def test_groups_of_items_are_counted_and_weigh_alike(make):
+    """One group has half of the items, and another one: whether they lie inside counts as much."""
+    groups = torch.tensor([0] * 1000 + list(range(1, 1000)) + [1])
+    request = CalibrationRequest("conformal", 0.9).on({"val": torch.arange(2000) % 40, "test": groups})
+    fitted, metrics = request.fit({"val": make(0), "test": make(1)})
+    single = CalibrationRequest("conformal", 0.9).fit({"val": make(0), "test": make(1)})
+    assert metrics["calibration/groups"] == 40 and "for items of new groups" in sentence(metrics)
+    assert fitted != single[0]
+    means = [calibration_metrics(fitted, make(1), torch.full((2000,), 3))["conformal/coverage"]]
+    means.append(calibration_metrics(fitted, make(1))["conformal/coverage"])
+    assert means[0] == pytest.approx(means[1]) and means[0] != metrics["test/conformal/coverage"]
+
+
 def test_temperature_scaling_is_a_row_of_scores():
     """The temperature that was applied is found, and the NLL of new items falls."""
-    fitted, test = CalibrationRequest("temperature").fit(classes(0)), classes(1)
+    test = classes(1)
+    fitted, _ = CalibrationRequest("temperature").fit({"val": classes(0), "test": test})
     scores = calibration_metrics(fitted, test)
     assert from_plain(to_plain(fitted)) == fitted
     assert fitted.temperature == pytest.approx(2, rel=0.2) and "less sure" in sentence(fitted_numbers(fitted, 2000))

@@ -12,6 +12,7 @@ from repeats import slow_where
 import bdl
 from bdl import ConformalIntervals, ConformalSets, LabelPrediction, Prediction, TemperatureScaling
 from bdl.errors import ConfigError
+from bdl.posterior.calibration import conformal_threshold
 from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.prediction import of_mixture
 from bdl.posterior.stored_outputs import StoredOutputs
@@ -115,3 +116,41 @@ def test_bad_fits_are_refused_in_one_line(act, words):
     with pytest.raises(ConfigError, match=words) as caught:
         act(classes(torch.full((8, 2), 0.5)), normal(torch.zeros(8, 1), 1.0))
     assert "\n" not in str(caught.value)
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+def test_groups_of_one_item_are_items():
+    scores = torch.from_numpy(np.random.RandomState(0).randn(57, 2))
+    for level in (0.5, 0.8, 0.9, 0.98):
+        rank = math.ceil(58 * level - 1e-9)
+        threshold = conformal_threshold(scores, level, torch.randperm(57))
+        assert torch.equal(threshold, conformal_threshold(scores, level))
+        assert torch.equal(threshold, scores.sort(0).values[rank - 1])
+
+
+@pytest.mark.parametrize("groups, level", [(9, 0.9), (15, 0.8), (40, 0.9)])
+def test_conformal_sets_hold_items_of_new_groups(groups, level):
+    """Scores share a term within a group, of 1 to 30 items. The rule for items loses by more than chance allows."""
+    random, repeats = np.random.RandomState(groups), 4000
+    held = {"groups": np.zeros(repeats), "items": np.zeros(repeats)}
+    for i in range(repeats):
+        sizes = random.randint(1, 31, groups)
+        codes = np.repeat(np.arange(groups), sizes)
+        scores = torch.from_numpy(3 * random.randn(groups)[codes] + random.randn(len(codes)))[:, None]
+        new = 3 * random.randn() + random.randn()
+        for name, of in (("groups", torch.from_numpy(codes)), ("items", None)):
+            held[name][i] = new <= float(conformal_threshold(scores, level, of))
+    error = math.sqrt(level * (1 - level) / repeats)
+    assert held["groups"].mean() > level - 4 * error
+    assert held["groups"].mean() < level + 1 / (groups + 1) + 0.02 + 4 * error  # and is not far above
+    if groups == 9:
+        assert held["items"].mean() < level - 4 * error
+
+
+def test_too_few_groups_are_refused():
+    scores = torch.randn(200, 1)
+    conformal_threshold(scores, 0.9, torch.arange(200) % 9)
+    with pytest.raises(ConfigError, match="8 validation groups of items are too few for level 0.9: at least 9"):
+        conformal_threshold(scores, 0.9, torch.arange(200) % 8)

@@ -95,7 +95,29 @@ def test_worse_than_the_start_means_beyond_error_item_by_item():
 def test_a_better_start_is_no_verdict_on_prior_of_another_law():
     judged = of(**HOT, test__start__nll=0.114)
     assert judged.outcome == "another temperature"
-    assert next(c for c in judged.notes if c.name == "Average against the start").level == "look"
+    assert next(c for c in judged.notes if c.name == "Average against its start").level == "look"
+
+
+@pytest.mark.parametrize(
+    ("gp", "error", "outcome"), [(0.1, 0.02, "prior does not fit"), (0.1, 0.06, "trust"), (0.195, 0.001, "trust")]
+)
+def test_a_better_simple_model_is_named(gp, error, outcome):
+    """Better by two standard errors, and by more than a hundredth of a nat."""
+    judged = of(test__simple__linear__nll=0.4, test__simple__gp__nll=gp, test__simple__gp__gain_se=error)
+    assert judged.outcome == outcome
+    if outcome != "trust":
+        assert judged.head.title == "Worse than a Gaussian process: the prior does not fit"
+        assert "a Gaussian process would be better here: NLL 0.100 on the test rows" in judged.line
+
+
+def test_the_title_names_what_is_better():
+    assert of(test__start__nll=0.1).head.title == "Worse than its start: the prior does not fit"
+
+
+def test_another_temperature_is_said_beside_trust():
+    at = {name: 0.1 for name in ("temperature",)}
+    words = of(**at, t_eff=0.1, kinetic_temperature=0.1, configurational_temperature=0.1).head.sentence
+    assert words.endswith("; at T = 0.1 each item counts 10 times") and "each item" not in of().head.sentence
 
 
 def test_red_is_for_divergence_and_for_worse_than_a_constant():

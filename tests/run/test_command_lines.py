@@ -250,7 +250,7 @@ PHRASES = [
     ("sampler=sgfs; sampler.dynamics.form=x", "form must be \"diagonal\" or \"full\", got 'x'"),
     ("sampler=hmc; sampler.dynamics.target=1", "target acceptance must be in (0, 1), got 1"),
     ("sampler/prior=laplace; sampler.prior.scale=0", "Laplace scale must be > 0, got 0"),
-    ("sampler.prior.precision=she", "one of ['fan_in', 'he'], got 'she'"),
+    ("sampler.prior.precision=she", "one of ['fan_in', 'he', 'smooth', 'steep'], got 'she'"),
     ("sampler=resghmc; sampler.exchange.ladder=[1,3,2]", "rising multiples of T that begin with 1"),
     ("chains=two", "chains must be a whole number from 1 to 100,000, got 'two'"),
     ("data.batch_size=all", "data.batch_size must be a whole number or null, got 'all'"),

@@ -48,6 +48,27 @@ def options(table, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("task", "words", "finds"),
+    [
+        ("classification", [], True),
+        ("regression", [], False),
+        ("regression", ["tune.temperature=true"], True),
+        ("classification", ["tune.temperature=false"], False),
+        ("classification", ["sampler.prior.precision=2"], False),
+        ("classification", ["sampler.temperature=0.5"], False),
+        ("classification", ["sampler=sghmc"], False),
+        ("classification", ["sampler=resghmc", "stacks=1"], False),
+        ("classification", ["sampler=awsghmc"], False),
+    ],
+)  # fmt: skip
+def test_t_is_found_for_classes_whose_law_is_open(task, words, finds, table):
+    """Under a sampler of all rows, without weighting or ladder, and where neither T nor the prior is given."""
+    plan = planned("data=csv", f"data.path={table}", "data.target=y", "model.hidden=[4]", "run_dir=x", *words)
+    stack = plan.of_stack(0, plan.data(0).build())
+    assert plan.tuning is not None and plan.tuning.finds_temperature(task, stack.motion.sampler) is finds
+
+
 @pytest.fixture(scope="module")
 def finished(table, tmp_path_factory):
     """A run up to the end of sampling: its configuration, and the one that it recorded."""

@@ -17,6 +17,7 @@ from scipy.integrate import quad
 from torch import nn
 
 import bdl
+from bdl.samplers.priors.scales import NAMED as NAMED_SCALES
 
 Z = 4.5
 D64 = torch.float64
@@ -44,7 +45,12 @@ LAWS = {  # log densities of one coordinate, by scipy
 }
 SHAPES = [(2, 3), (2,), (4, 3, 5, 5), ()]  # a matrix, a vector, a convolution, a number
 SIZES = [math.prod(shape) for shape in SHAPES]
-VARIANCES = {"he": [2 / 3, 1.0, 2 / 75, 1.0], "fan_in": [1 / 3, 1.0, 1 / 75, 1.0]}
+VARIANCES = {
+    "he": [2 / 3, 1.0, 2 / 75, 1.0],
+    "fan_in": [1 / 3, 1.0, 1 / 75, 1.0],
+    "smooth": [0.25 / 3, 0.25, 25 / 75, 0.25],
+    "steep": [1 / 3, 1.0, 64 / 75, 1.0],
+}
 NAMED = {  # priors with a scale per tensor: the scale that gives a variance, and how to build one
     "Gaussian": (lambda v: 1 / v, bdl.Gaussian),
     "Laplace": (lambda v: (v / 2) ** 0.5, bdl.Laplace),
@@ -120,7 +126,7 @@ def test_a_list_is_a_scale_per_tensor(name):
 @pytest.mark.parametrize("gain", VARIANCES)
 @pytest.mark.parametrize("name", NAMED)
 def test_named_scales_are_variances_over_fan_in(name, gain):
-    """Variances are 2 / fan-in or 1 / fan-in, for convolutions too, and 1 for vectors and numbers."""
+    """Variances are so many over the fan-in, for convolutions too; vectors and numbers have their own."""
     of_variance, build = NAMED[name]
     like = torch.zeros(sum(SIZES), dtype=D64)
     named = getattr(build(gain).bind(SHAPES, like), SCALED[name])
@@ -128,6 +134,13 @@ def test_named_scales_are_variances_over_fan_in(name, gain):
     torch.testing.assert_close(named, listed, rtol=1e-12, atol=0)
     expected = torch.cat([torch.full((n,), of_variance(v)) for n, v in zip(SIZES, VARIANCES[gain], strict=True)])
     torch.testing.assert_close(named, expected.double(), rtol=1e-6, atol=0)
+
+
+def test_names_tell_the_layers_apart():
+    """A single layer is an inner one: it is the first and the last."""
+    shapes = [(8, 4), (8,), (6, 8), (6,), (1, 6), (1,)]
+    assert NAMED_SCALES["steep"].variances(shapes) == [1 / 4, 1.0, 1 / 8, 1.0, 64 / 6, 1.0]
+    assert NAMED_SCALES["smooth"].variances(shapes[:2]) == [0.25 / 4, 0.25]
 
 
 def test_student_t_without_variance_takes_it_as_square_of_scale():

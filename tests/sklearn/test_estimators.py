@@ -1,4 +1,4 @@
-"""Tests of `bdl.sklearn.estimators` and `.sampling`.
+"""Tests of `bdl.sklearn.estimators`, `.columns_of_y` and `.sampling`.
 
 What estimators are used for: seeds, pickles, pipelines, searches, tables, messages.
 """
@@ -112,6 +112,25 @@ def test_noise_says_which_law_the_errors_have(noise, outputs):
     assert (float(aleatoric.std()) > 1e-3) == (noise == "input")
     if noise == 10.0:
         np.testing.assert_allclose(aleatoric, 10.0, rtol=1e-5)
+
+
+def test_the_law_of_y_follows_its_values_or_is_asked_for():
+    X, y = rows()
+    short = {**SMALL, "steps": 8, "start": None}
+    some = np.where(X["age"] < 20, 0.0, y)
+    model = BayesianMLPRegressor(**short).fit(X, some)
+    law = model.predictive(X)
+    assert isinstance(law.mixture.likelihood, bdl.HurdleNLL) and (law.quantile(0.001) >= 0).all()
+    assert (model.predict_quantiles(X, 0.001) == 0).all() and law.crps(torch.tensor(some)).isfinite().all()
+    for noise, loss in (("input", "normal"), ("constant", "auto"), (10.0, "auto")):
+        plain = BayesianMLPRegressor(**short, loss=loss, noise=noise).fit(X, some).predictive(X)
+        assert not isinstance(plain.mixture.likelihood, bdl.HurdleNLL)
+    for loss, noise, standardize in (("lognormal", "input", True), ("gamma", "constant", False)):
+        model = BayesianMLPRegressor(**short, loss=loss, noise=noise, standardize=standardize).fit(X, y)
+        low, _ = model.predict_interval(X, 0.999)
+        assert (low > 0).all() and model.target_.mean == 0
+    with pytest.raises(ConfigError, match="takes positive numbers"):
+        BayesianMLPRegressor(**short, loss="gamma").fit(X, some)
 
 
 LOAD = """
@@ -245,6 +264,8 @@ WRONG = {
     "chains and samples": dict(chains=0),
     "prior_std must be > 0": dict(prior_std=0.0),
     "noise must be": dict(noise=-1.0),
+    "loss must be one of": dict(loss="cauchy"),
+    "does not fit loss='lognormal'": dict(loss="lognormal", noise=2.0),
     "unknown activation": dict(activation="step"),
 }
 

@@ -11,7 +11,16 @@ import pytest
 import torch
 
 import bdl
-from bdl.tune.prior import choose_prior, is_around_zero, prior_predictive, steps_to_act
+from bdl.tune.prior import (
+    OF_CLASSES,
+    OF_NUMBERS,
+    at_share,
+    candidates,
+    choose_prior,
+    is_around_zero,
+    prior_predictive,
+    steps_to_act,
+)
 from bdl.tune.score import Score
 from bdl.tune.trial import Problem, Trial
 
@@ -42,6 +51,36 @@ def test_a_candidate_replaces_first_only_if_it_is_clearly_better():
     assert choose_prior({1.0: first, "fan_in": first - 0.01 + noise}, about, {}).value == 1.0
     worse = choose_prior({1.0: first, "fan_in": first + 0.5}, about, {})
     assert worse.value == 1.0 and worse.reason == "validation NLL 1.000, 1.500 for precision 1.0, fan_in; wide"
+
+
+def test_a_colder_law_counts_each_item_more_often():
+    """exp(-U/T) with the prior of T = 1/4 is the posterior of four copies of each item: one energy but for a number."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    given = problem(net, chains=5)
+    theta = torch.cat([p.detach().flatten(1) for p in given.stack.parameters()], 1).double()
+    nll = bdl.GaussianNLL(1.0)(given.stack.broadcast(ITEMS[0]), ITEMS[1].expand(5, 30, 1)).double().sum(1).detach()
+    for precision in (2.0, "steep", [1.0, 2.0, 3.0, 4.0]):
+        prior = bdl.Gaussian(precision)
+        cold = at_share(prior, 0.25, given)
+        at_t = (nll + cold.bind(given.shapes, theta).energy(theta)) / 0.25
+        torch.testing.assert_close(at_t, 4 * nll + prior.bind(given.shapes, theta).energy(theta), rtol=1e-5, atol=0)
+    for same in (bdl.Gaussian(bdl.Learned()), bdl.Laplace()):
+        assert at_share(same, 0.25, given) is same
+    assert at_share(prior, 1.0, given) is prior
+
+
+def test_numbers_and_classes_have_candidates_of_their_own():
+    assert candidates(bdl.CategoricalNLL()) == candidates(bdl.BernoulliNLL()) == OF_CLASSES
+    assert candidates(bdl.HeteroscedasticNLL()) == candidates(torch.nn.functional.mse_loss) == OF_NUMBERS
+    assert OF_CLASSES[0] == OF_NUMBERS[0] == 1.0  # what stays where nothing is clearly better
+
+
+def test_a_first_that_still_moves_needs_a_clearer_winner():
+    first, noise = torch.ones(100), torch.linspace(-1, 1, 100)
+    about = {1.0: "wide", "smooth": "slow"}
+    scores = {1.0: first, "smooth": first - 0.1 + noise}  # a gain of 1.7 standard errors
+    assert choose_prior(scores, about, {}).value == "smooth"
+    assert choose_prior(scores, about, {}, errors=3.0).value == 1.0
 
 
 def test_a_prior_has_acted_after_the_steps_that_it_takes():

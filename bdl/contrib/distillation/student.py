@@ -180,11 +180,12 @@ def numbers_kept(likelihood: Likelihood, outputs: int) -> tuple[int, int]:
 
     For numbers it is those of one component.
 
-    Raises ConfigError for counts.
+    Raises ConfigError for counts, and for other laws with masses.
     """
-    if likelihood.counts:
+    if likelihood.has_masses:
+        what = "counts" if likelihood.counts else "values that repeat"
         raise ConfigError(
-            f"{type(likelihood).__name__} predicts counts, whose average one simple distribution cannot keep: "
+            f"{type(likelihood).__name__} predicts {what}, whose average one simple distribution cannot keep: "
             "thin(k, data) makes the posterior smaller for any likelihood"
         )
     targets = likelihood.num_targets(outputs)

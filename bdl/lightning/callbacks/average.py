@@ -37,6 +37,8 @@ class ModelAverage(SamplerCallback):
     the caller says what the outputs mean, and for targets that do not fit the outputs.
     """
 
+    ends_block = False
+
     def __init__(self, keep: Keep, loader: Any = None, name: str = "val", likelihood: Likelihood | None = None):
         self.keep, self.loader, self.name, self.likelihood = keep, loader, name, likelihood
         self.metrics: dict[str, float] = {}

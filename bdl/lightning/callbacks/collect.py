@@ -76,6 +76,7 @@ class CollectSamples(SamplerCallback):
             raise ConfigError(f'batchnorm must be "running" or "refresh", got {batchnorm!r}')
         self.keep, self.run_dir, self.net, self.full_energy = keep, run_dir, net, full_energy
         self.batchnorm, self.freeze_weighting = batchnorm, freeze_weighting
+        self.ends_block = batchnorm == "refresh"  # which reads the loader that a block moves on
         self.overwrite, self.target = overwrite, target or {}
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
         self._writer: SampleWriter | None = None  # the present run's, or the last one's

@@ -90,8 +90,9 @@ class EnsembleStart(L.Callback):
         val = data.val_dataloader() or None
         with self.progress() as progress:
             trained = self.start.train(
-                stack, data.train_dataloader(), module.loss, val, compiled=module.compiled, progress=progress
-            )
+                stack, data.train_dataloader(), module.loss, val, compiled=module.compiled, progress=progress,
+                groups=data.groups.get("train"),
+            )  # fmt: skip
         tensors = {k: v.to("cpu", copy=True) for k, v in stacked_tensors(stack, stack.chains).items()}
         self._write = partial(self._save, module.loss, tensors, FrozenPart(stack), trained.epochs)
         self.report(trained)

@@ -33,13 +33,9 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
     if judged.outcome == "trust":
         return [("See that another run predicts the same", another_seed(command))]
     if judged.outcome == "prior does not fit":
-        return [
-            (
-                "Read the temperature that predicts best",
-                changed(changed(command, "tune=auto"), "tune.temperature=true"),
-            ),
-            ("Learn the width of the prior", changed(command, "sampler.prior.precision=learned")),
-        ]
+        colder = changed(changed(command, "tune=auto"), "tune.temperature=true")
+        of_t = [] if m["temperature"] < 1 else [("Read the temperature that predicts best", colder)]
+        return [*of_t, ("Learn the width of the prior", changed(command, "sampler.prior.precision=learned"))]
     if judged.outcome in ("more samples", "not at rest"):
         return _longer(judged, m, command, steps)
     if judged.outcome == "broken":

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bdl.display import Progress
 from bdl.errors import ConfigError
-from bdl.posterior.calibrated import Calibration, CalibrationRequest, calibration_metrics, fitted_numbers, sentence
+from bdl.posterior.calibrated import Calibration, CalibrationRequest, sentence
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.diagnostics import ConvergenceRow, convergence_rows, mixing, rhat, trace_error
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_metrics
@@ -104,11 +104,8 @@ def summarise(
     metrics |= {} if posterior.stacking is None else posterior.stacking.metrics
     metrics |= _temperatures(posterior, trace)
     metrics |= {} if start is None else _start(start, loaders, evaluations)
-    calibration = None if calibrate is None else calibrate.fit(evaluations["val"])
-    if calibration is not None:
-        metrics |= fitted_numbers(calibration, evaluations["val"].items)
-        scores = calibration_metrics(calibration, evaluations["test"])
-        metrics |= {f"test/{name}": value for name, value in scores.items()}
+    calibration, of_calibration = (None, {}) if calibrate is None else calibrate.fit(evaluations)
+    metrics |= of_calibration
     warnings = _importance(posterior, metrics)
     return Summary(metrics, evaluations, _convergence(posterior, first), warnings, calibration)
 

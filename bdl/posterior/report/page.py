@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from bdl.disk.manifest import write_listed
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.heads import is_worse_than_start
+from bdl.posterior.heads import SIMPLE, is_worse_than_start
 from bdl.posterior.judgements import Check, Judgement, Numbers, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.next_steps import next_steps
@@ -33,8 +33,9 @@ from bdl.posterior.verdict import Verdict, verdict
 # Checks that the two tables show, unless a picture does
 IN_CONVERGENCE = ("Monte Carlo error", "Rest", "Chains against each other", "R-hat (largest)", "ESS (smallest)",
                   "ESS of the tails", "Drift of predictions", "Slowest direction")  # fmt: skip
-IN_PREDICTIONS = ("Level of single samples", "Average against a constant", "Average against the start",
-                  "Average against one sample", "Average against one network", "Width against residuals",
+IN_PREDICTIONS = ("Level of single samples", "Average against a constant", "Average against its start",
+                  "Average against one sample", "Average against one network", "Average against simple models",
+                  *(f"Average against {name}" for name in SIMPLE.values()), "Width against residuals",
                   "Calibration error (ECE)", "Calibration of intervals")  # fmt: skip
 SCORE = re.compile(r"(test|train)/[^/]*/[^/]*")  # a metric of the table of scores
 ALWAYS = ("one_sample", "chain_bma", "bma")  # rows of that table, also where they are not known

@@ -1,13 +1,17 @@
 """Scales of priors: one number, a list with one number per parameter tensor, or a name.
 
-"he" gives weights the variance 2 / fan-in (He et al. 2015), "fan_in" the variance 1 / fan-in; biases and other vectors
-have variance 1 under both.
+A name gives a weight a variance over its fan-in, which keeps the outputs of a layer at one size however wide it is:
+"he" 2 (He et al. 2015) and "fan_in" 1. "smooth" and "steep" are about functions, and so they tell the first, the last
+and the inner layers apart: "smooth" lets outputs be large and change slowly with the inputs, as a Gaussian process of a
+long length scale does (Neal 1996, chapter 2); under "steep" logits may be large, as where classes separate. Biases and
+other vectors have the variance 1, and 1/4 under "smooth".
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +21,31 @@ from bdl.errors import ConfigError
 
 Shapes = Sequence[tuple[int, ...]]  # shapes of one chain's parameter tensors
 
-GAINS = {"he": 2.0, "fan_in": 1.0}  # variance of a weight times its fan-in
+
+@dataclass(frozen=True)
+class Gains:
+    """Variances of weights times their fan-in, by layer, and those of vectors. A single layer is an inner one."""
+
+    first: float
+    inner: float
+    last: float
+    vectors: float = 1.0
+
+    def variances(self, shapes: Shapes) -> list[float]:
+        """The variance that each parameter tensor has."""
+        matrices = [i for i, shape in enumerate(shapes) if len(shape) > 1]
+        gains = dict.fromkeys(matrices, self.inner)
+        if len(matrices) > 1:
+            gains |= {matrices[0]: self.first, matrices[-1]: self.last}
+        return [gains[i] / math.prod(shape[1:]) if i in gains else self.vectors for i, shape in enumerate(shapes)]
+
+
+NAMED = {
+    "he": Gains(2.0, 2.0, 2.0),
+    "fan_in": Gains(1.0, 1.0, 1.0),
+    "smooth": Gains(0.25, 0.25, 25.0, vectors=0.25),
+    "steep": Gains(1.0, 1.0, 64.0),
+}
 
 
 def runs_of(values: Tensor) -> dict[str, list[float]]:
@@ -28,10 +56,10 @@ def runs_of(values: Tensor) -> dict[str, list[float]]:
 
 
 def check_scale(what: str, value: Any, zero: str | None = None) -> None:
-    """Raise ConfigError unless value is a name of GAINS, or numbers > 0 (>= 0 where `zero` says what 0 means)."""
+    """Raise ConfigError unless value is a name of NAMED, or numbers > 0 (>= 0 where `zero` says what 0 means)."""
     if isinstance(value, str):
-        if value not in GAINS:
-            raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(GAINS)}, got {value!r}")
+        if value not in NAMED:
+            raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(NAMED)}, got {value!r}")
         return
     values = value if isinstance(value, Tensor) else numbers(math.nan if isinstance(value, bool) else value)
     low, high = map(float, values.aminmax() if values.numel() else (math.nan, math.nan))
@@ -46,18 +74,25 @@ def bound(scale: Any, shapes: Shapes, like: Tensor, of_variance: Callable[[float
     """
     if isinstance(scale, int | float):
         return scale
+    each = like.new_empty(sum(map(math.prod, shapes)))
+    values = of_tensors(scale, shapes, of_variance)
+    for part, value in zip(each.split([math.prod(shape) for shape in shapes]), values, strict=True):
+        part.fill_(value)
+    return each
+
+
+def of_tensors(scale: Any, shapes: Shapes, of_variance: Callable[[float], float]) -> list[float]:
+    """The scale of each parameter tensor. Raises ConfigError for another number of scales than of tensors."""
+    if isinstance(scale, int | float):
+        return [float(scale)] * len(shapes)
     if isinstance(scale, str):
-        fans = [math.prod(shape[1:]) if len(shape) > 1 else None for shape in shapes]  # None for vectors
-        scale = [of_variance(1.0 if fan is None else GAINS[scale] / fan) for fan in fans]
-    values = numbers(scale).reshape(-1)
+        return [of_variance(variance) for variance in NAMED[scale].variances(shapes)]
+    values = numbers(scale).reshape(-1).tolist()
     if len(values) != len(shapes):
         raise ConfigError(
             f"the prior has {len(values)} scales for {len(shapes)} parameter tensors: give one, or one each"
         )
-    each = like.new_empty(sum(map(math.prod, shapes)))
-    for part, value in zip(each.split([math.prod(shape) for shape in shapes]), values.tolist(), strict=True):
-        part.fill_(value)
-    return each
+    return values
 
 
 def in_type_of(scale: Any, theta: Tensor) -> Any:

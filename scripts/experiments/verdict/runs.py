@@ -13,6 +13,7 @@ import torch
 from literature.targets import Chains, GaussianLaw
 from scipy import special
 
+from bdl.likelihoods import HeteroscedasticNLL
 from bdl.posterior.diagnostics import mixing, repeat_error, trace_error
 from bdl.posterior.metrics import constant_class_losses, constant_value_losses
 from bdl.posterior.value_evaluation import PRIOR_RESIDUALS
@@ -196,7 +197,7 @@ def scores(s: Scenario, predictions: np.ndarray, offsets: np.ndarray, rng: np.ra
         y = rng.normal(offsets, 1.0 if s.chance or s.wide else math.sqrt(total))
         known = torch.as_tensor(y)
         losses = normal_losses(y - average, total)
-        constant, least = (constant_value_losses(known, False, seen).numpy() for seen in (None, known))
+        constant, least = (constant_value_losses(known, HeteroscedasticNLL(), seen).numpy() for seen in (None, known))
         unit = min((np.square(y - average).sum() / total + PRIOR_RESIDUALS) / (s.items + PRIOR_RESIDUALS), 1.0)
         shown = {"test/bma/rmse": math.sqrt(np.square(y - average).mean()), "mcse/unit": math.sqrt(unit)}
         draws, claim = normal_losses(y - predictions, 1.0), math.log1p(average.var() / total) / 2

@@ -1,0 +1,195 @@
+"""Which law fits the values of a numeric target, and in which units a network sees them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bdl.errors import ConfigError
+from bdl.likelihoods.support import Support, Tail
+
+NORMAL, HURDLE, LOG_NORMAL, GAMMA = (
+    f"bdl.{name}" for name in ("HeteroscedasticNLL", "HurdleNLL", "LogNormalNLL", "GammaNLL")
+)
+SHARE = 0.1  # of the rows on one value, above which it has a mass; see scripts/results/tables/repeated.md
+TIMES = 5.0  # as often as the most frequent of the other values, which tells how many ties rounding makes
+LEAST = 10  # rows on a value that has a mass, rows elsewhere, and different values there
+POINTS = 3  # values with a mass, at most
+FEW = 20  # different values, up to which a target has levels and no density
+GAIN = 0.2  # nats a row by which a log-normal law fits the values better than a normal one, where it is proposed
+LIMIT = 10.0  # means under a log-normal tail are limited at so many times the largest training value
+ROUNDING = math.sqrt(12)  # a step, over the standard deviation of what rounding to it leaves
+
+
+@dataclass(frozen=True)
+class TargetLaw:
+    """The units in which the network sees a target, (value - origin) / scale, and the likelihood that fits it there.
+
+    loss: its `_target_` and arguments; words: what a run says about the values, or None.
+    """
+
+    origin: float
+    scale: float
+    loss: Mapping[str, Any] = field(default_factory=dict)
+    words: str | None = None
+
+
+def find_law(
+    values: np.ndarray, every: np.ndarray, asked: str | None, name: str, moments: tuple[float, float]
+) -> TargetLaw:
+    """The law of training values (n,), one that also takes `every` value, which the held-out rows have as well.
+
+    Args:
+        asked: the class of the likelihood that the user gave; None where one that fits is to be found.
+        name: of the target, for messages.
+        moments: mean and standard deviation of the training values.
+
+    Raises ConfigError for a likelihood that does not take the values.
+    """
+    mean, std = moments
+    if asked in (LOG_NORMAL, GAMMA):
+        return _positive(values, every, asked, name, std)
+    points, words = repeated(values), _words(values)
+    if asked == HURDLE and not points:
+        points = [_most_frequent(values, name)]
+    if points and asked in (None, HURDLE):
+        return _hurdle(values, every, points, std, _share_words(values, points))
+    if points:
+        words = f"{_share_words(values, points)}, and {asked} has no mass there: loss=auto takes one that has"
+    return TargetLaw(mean, std, _rounded(values, std), words)
+
+
+def repeated(values: np.ndarray) -> list[float]:
+    """The values on which more rows sit than rounding explains, in order; [] for a target of few levels.
+
+    Each holds SHARE of the rows, and is TIMES as frequent as the most frequent of the others: rounding a density puts
+    about as many rows on neighbouring values.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) <= FEW:
+        return []
+    order = counts.argsort()[::-1]
+    most = counts[order]
+    for points in range(POINTS, 0, -1):
+        rest = len(values) - most[:points].sum()
+        enough = most[points - 1] >= max(LEAST, SHARE * len(values)) and rest >= LEAST
+        if enough and most[points - 1] >= TIMES * most[points] and len(distinct) - points >= LEAST:
+            return sorted(float(v) for v in distinct[order[:points]])
+    return []
+
+
+def _hurdle(values: np.ndarray, every: np.ndarray, points: list[float], std: float, share: str) -> TargetLaw:
+    """Masses at points and a density: above the lowest value of all, or below the highest, where that is a point."""
+    low, high = points[0] == every.min(), points[-1] == every.max()
+    both = low and high and len(points) > 1
+    origin = points[-1] if high and not both else points[0]
+    scale = points[-1] - points[0] if len(points) > 1 else std
+    seen = [_single((point - origin) / scale) for point in points]
+    rest = (values[~np.isin(values, points)] - origin) / scale
+    bounds = {"low": seen[0] if low else None, "high": seen[-1] if high else None}
+    support, tail = _fitted(rest, bounds["low"], bounds["high"]), {}
+    shares = np.array([(values == point).sum() + 1.0 for point in points]) / (len(rest) + 1.0)
+    if low != high:
+        reach = float(np.abs(rest - seen[0 if low else -1]).max())
+        tail = {"tail": support.tail, **({"limit": LIMIT * reach} if support.tail == "log" else {})}
+    loss = {
+        "_target_": HURDLE, "points": seen, "logits": [float(v) for v in np.log(shares)], **bounds, **tail,
+        "center": support.center, "spread": support.spread, **_least(rest, support),
+    }  # fmt: skip
+    bound = f"above {points[0]:g}" if low else f"below {points[-1]:g}" if high else "elsewhere"
+    masses = "a mass there" if len(points) == 1 else "masses there"
+    words = f"{share}: {HURDLE} has {masses} and a density {'between them' if both else bound}"
+    return TargetLaw(origin, scale, loss, words)
+
+
+def _positive(values: np.ndarray, every: np.ndarray, asked: str, name: str, std: float) -> TargetLaw:
+    """A law of positive numbers. Raises ConfigError where some are not."""
+    if (wrong := every[every <= 0]).size:
+        raise ConfigError(
+            f"{asked} takes positive numbers, and data.target={name} has {len(wrong)} values that are not, such as "
+            f"{wrong[0]:g}: loss=auto finds one that fits, loss=normal takes all numbers"
+        )
+    support = _fitted(values / std, 0.0, None, tails=("log",))
+    loss = {"_target_": asked, "center": support.center, "spread": support.spread}
+    if asked == LOG_NORMAL:
+        loss |= {"limit": LIMIT * float(values.max() / std), **_least(values / std, support)}
+    return TargetLaw(0.0, std, loss)
+
+
+def _fitted(
+    rest: np.ndarray, low: float | None, high: float | None, tails: tuple[Tail, ...] = ("log", "linear")
+) -> Support:
+    """The support with these bounds whose map makes the values most nearly normal, by their likelihood."""
+    fits = {}
+    for tail in tails:
+        u, slope = _mapped(rest, Support(low, high, tail))
+        spread = float(u.std()) or 1.0
+        fits[slope.mean() - math.log(spread)] = Support(low, high, tail, float(u.mean()), spread)
+    return fits[max(fits)]
+
+
+def _mapped(values: np.ndarray, support: Support) -> tuple[np.ndarray, np.ndarray]:
+    """Places on the line, and the logs of the slope."""
+    import torch
+
+    y = torch.from_numpy(values.astype(np.float64))
+    return support.to_line(y).numpy(), support.log_slope(y).numpy()
+
+
+def _least(rest: np.ndarray, support: Support) -> dict[str, float]:
+    """The bound of the standard deviation on the line that the rounding of a middling value leaves, if it matters."""
+    step = float(np.diff(np.unique(rest)).min()) / ROUNDING
+    slope = math.exp(float(np.median(_mapped(rest, support)[1])))
+    return {"min_std": step * slope} if step * slope > 0.01 else {}
+
+
+def _rounded(values: np.ndarray, std: float) -> dict[str, Any]:
+    """`_least` of a normal law."""
+    step = float(np.diff(np.unique(values)).min()) / ROUNDING / std
+    return {"_target_": NORMAL, "min_std": step} if step > 0.01 else {}
+
+
+def _words(values: np.ndarray) -> str | None:
+    """What a run says of a target of few levels, and of one that is positive and skewed."""
+    distinct, counts = np.unique(values, return_counts=True)
+    whole = bool((distinct == distinct.round()).all())
+    if len(distinct) <= FEW and whole:
+        kind = "counts" if distinct[0] == 0 and counts.argmax() == 0 else "classification"
+        return (
+            f"{len(distinct)} levels, {100 * counts.max() / len(values):.0f} % on {distinct[counts.argmax()]:g}, which "
+            f"no density fits: data.task={kind} does"
+        )
+    if distinct[0] > 0 and log_gain(values) > GAIN:
+        return "positive and skewed: loss=lognormal and loss=gamma predict positive numbers only"
+    return None
+
+
+def log_gain(values: np.ndarray) -> float:
+    """Nats a row by which a log-normal law fits positive values better than a normal one."""
+    logs = np.log(values)
+    return math.log(values.std()) - math.log(logs.std()) - float(logs.mean())
+
+
+def _most_frequent(values: np.ndarray, name: str) -> float:
+    """The value of most rows. Raises ConfigError where none is repeated."""
+    distinct, counts = np.unique(values, return_counts=True)
+    if counts.max() < 2 or len(distinct) < 3:
+        raise ConfigError(
+            f"{HURDLE} needs a value that is repeated, and others; data.target={name} has {len(distinct)} different "
+            f"values in {len(values)} rows: loss=auto finds a law that fits"
+        )
+    return float(distinct[counts.argmax()])
+
+
+def _share_words(values: np.ndarray, points: list[float]) -> str:
+    each = [f"{100 * (values == point).mean():.0f} % of the values are exactly {point:g}" for point in points]
+    return " and ".join(each)
+
+
+def _single(value: float) -> float:
+    """As float32 rounds it, in which networks see targets."""
+    return float(np.float32(value))

@@ -1,0 +1,97 @@
+"""Lightning, imported without what its import brings along and no run needs: 5 of the 8 seconds of all imports.
+
+torchmetrics imports scipy, torchvision and transformers where they are installed. torch's compiler is imported by
+Lightning, for a class and a decorator, and by torch for the first optimizer. Each is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+
+TORCHMETRICS, COMPILER = "torchmetrics", "torch._dynamo"
+# What Lightning takes of torchmetrics -> the module to import it from
+_PLACES = {"__version__": "__about__", "Metric": "utilities.checks", "MetricCollection": "collections"}
+
+
+class _OfCompiler(type):
+    """The type of a class of the compiler, of which nothing is an instance until the compiler is imported."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        real = getattr(sys.modules.get(COMPILER), "OptimizedModule", None)
+        return real is not None and isinstance(instance, real)
+
+
+class OptimizedModule(metaclass=_OfCompiler):
+    """The compiler's class of this name to Lightning, which only asks whether a module is one."""
+
+
+def disable(function: Callable[..., Any], recursive: bool = True, **named: Any) -> Callable[..., Any]:
+    """The compiler's decorator, which is applied once the compiler is imported: nothing is compiled before."""
+    decorated: list[Callable[..., Any]] = []
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        decorate = None if decorated else getattr(sys.modules.get(COMPILER), "disable", None)
+        if decorate not in (None, disable):
+            decorated.append(decorate(function, recursive, **named))
+        return (decorated[0] if decorated else function)(*arguments, **keywords)
+
+    return call
+
+
+def metrics_on_demand() -> None:
+    """Let `import torchmetrics` import Metric and MetricCollection, and the rest when another name is used."""
+    spec = None if TORCHMETRICS in sys.modules else importlib.util.find_spec(TORCHMETRICS)
+    if spec is None or spec.loader is None:
+        return
+    package: Any = importlib.util.module_from_spec(spec)
+    package._logger, loader = logging.getLogger(TORCHMETRICS), spec.loader  # its modules read the logger
+
+    def find(name: str) -> Any:
+        if name in _PLACES:
+            return getattr(importlib.import_module(f"{TORCHMETRICS}.{_PLACES[name]}"), name)
+        if package.__dict__.pop("__getattr__", None) is not None:
+            loader.exec_module(package)
+        return getattr(package, name)
+
+    package.__getattr__ = find
+    sys.modules[TORCHMETRICS] = package
+
+
+@contextmanager
+def compiler_on_demand() -> Iterator[None]:
+    """Give `OptimizedModule` and `disable` to what is imported inside, and nothing else of the compiler.
+
+    After it the methods of torch's optimizers are disabled in the same way.
+    """
+    if COMPILER in sys.modules:
+        yield
+        return
+    stand_in: Any = ModuleType(COMPILER)
+    stand_in.OptimizedModule, stand_in.disable = OptimizedModule, disable
+    sys.modules[COMPILER] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules[COMPILER]
+    for method in vars(torch.optim.Optimizer).values():  # torch._disable_dynamo has made some
+        if "disable_fn" in getattr(getattr(method, "__code__", None), "co_varnames", ()):
+            plain: Any = method.__wrapped__
+            plain.__dynamo_disable = disable(plain, wrapping=False)
+
+
+metrics_on_demand()
+with compiler_on_demand():
+    import lightning as L
+
+__all__ = ["L", "compiler_on_demand", "disable", "metrics_on_demand"]

@@ -1,0 +1,63 @@
+"""Tests of `bdl.lean`. Each runs in a process of its own, because a package is imported once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch._dynamo", "torchvision", "transformers", "torchmetrics.functional")
+
+
+def answer(code: str) -> str:
+    """What a new process prints."""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["bdl.run.train", "bdl.run.in_python", "bdl.sklearn", "bdl.lightning.module"])
+def test_an_import_leaves_out_what_no_run_needs(module):
+    code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+    assert answer(code) == "[]"
+
+
+def test_a_sampler_of_a_trainer_steps_without_the_compiler(tmp_path):
+    code = f"""
+import sys, torch, bdl
+x = torch.randn(30, 2)
+loader = bdl.data.TensorBatches(x, x[:, 0].gt(0).long(), 30, chains=2)
+bdl.sample(torch.nn.Linear(2, 2), None, loader, {str(tmp_path)!r}, steps=4, lr=0.1, chains=2)
+torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).zero_grad()
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+    assert answer(code).splitlines()[-1] == "[]"
+
+
+def test_torchmetrics_is_all_there_for_who_uses_it():
+    code = """
+import bdl.lean, torchmetrics, torch
+assert torchmetrics.Metric is bdl.lean.L.pytorch.core.module.Metric
+accuracy = torchmetrics.Accuracy("multiclass", num_classes=3)
+from torchmetrics import Metric
+from torchmetrics.functional import mean_squared_error
+print(isinstance(accuracy, Metric), torchmetrics.functional.accuracy is not None, "MeanMetric" in dir(torchmetrics))
+"""
+    assert answer(code) == "True True True"
+
+
+def test_the_compiler_disables_and_unwraps_once_it_is_imported():
+    code = """
+import bdl.lean, torch, lightning.pytorch.utilities.compile as of_lightning
+parameter = torch.zeros(1, requires_grad=True)
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+net = torch.nn.Linear(1, 1)
+before = isinstance(net, of_lightning.OptimizedModule)
+compiled = torch.compile(net, backend="eager")
+inner = torch.optim.SGD.zero_grad.__wrapped__.__dynamo_disable
+optimizer.zero_grad()
+real = inner.__closure__[[type(cell.cell_contents) for cell in inner.__closure__].index(list)].cell_contents
+print(before, isinstance(compiled, of_lightning.OptimizedModule), hasattr(real[0], "_torchdynamo_disable"))
+"""
+    assert answer(code) == "False True True"
