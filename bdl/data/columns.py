@@ -28,7 +28,7 @@ class Columns:
     """What the columns of a table are for; all that are not named are inputs.
 
     Args:
-        target: the column to predict.
+        target: the column to predict, or several columns of numbers.
         task: None finds it: text, truth values and two whole numbers are classes, decimals and many whole numbers a
             regression. Few whole numbers may be either, and need it. "counts" is never found, only asked for.
         id: columns that name the rows. They are no inputs.
@@ -42,7 +42,7 @@ class Columns:
             are sorted by `TableSplit.order`, within each `TableSplit.group`.
     """
 
-    target: str
+    target: str | Sequence[str]
     task: Task | None = None
     id: Sequence[str] = ()
     drop: Sequence[str] = ()
@@ -65,6 +65,10 @@ class Columns:
         return "counts" if self.exposure is not None else self.task
 
     @property
+    def targets(self) -> list[str]:
+        return [self.target] if isinstance(self.target, str) else list(self.target)
+
+    @property
     def written(self) -> list[str]:
         """Columns that are read as text, so that no number in them is refused."""
         return [*self.categorical, *self.drop, *self.id]
@@ -73,18 +77,23 @@ class Columns:
         """A column of groups is an input where `categorical` names it."""
         group = None if split.group in self.categorical else split.group
         others = self.exposure, self.weight, split.column, group
-        return [self.target, *self.id, *self.drop, *(name for name in others if name is not None)]
+        return [*self.targets, *self.id, *self.drop, *(name for name in others if name is not None)]
 
     def check(self, frame: Frame, split: TableSplit, place: str) -> None:
-        """Raise ConfigError for names of columns that the table lacks, and for a target that is an input too."""
-        named = {"target": [self.target], "id": self.id, "drop": self.drop, "categorical": self.categorical}
+        """Raise ConfigError for names of columns that the table lacks, and for a target that is named twice."""
+        if not self.targets:
+            raise ConfigError("data.target=[] names no column: name the column to predict")
+        if twice := [name for name in self.targets if self.targets.count(name) > 1]:
+            raise ConfigError(f"data.target names {twice[0]} twice: name each target once")
+        named = {"target": self.targets, "id": self.id, "drop": self.drop, "categorical": self.categorical}
         of_split = {"split_column": split.column, "order": split.order, "group": split.group}
         singles = {"exposure": self.exposure, "weight": self.weight}
         named |= {key: [column] for key, column in {**of_split, **singles}.items() if column is not None}
         of_each(lambda key: require_columns(frame, named[key], f"data.{key}=", place), named, place)
-        for use, column in {"target": self.target, **singles}.items():
+        uses = [("target", name) for name in self.targets] + [(use, name) for use, name in singles.items() if name]
+        for use, column in uses:
             for key in named.keys() - {"target"} if use == "target" else ("id", "drop", "categorical"):
-                if column is not None and column in named[key]:
+                if column in named[key]:
                     raise ConfigError(f"data.{key} names {column}, which is the {use}: take it out of data.{key}")
 
 

@@ -36,12 +36,13 @@ class DataModule(L.LightningDataModule):
         num_targets: k, numbers to predict per item; 1 for a class.
         input_shape: the shape of one item as the network sees it; by default that of the first training item.
         batch_size: items per chain and step; by default that of the training loader.
-        target_units: name, shift and scale of the target of a regression, whose units are shift + scale x labels.
         weighted: whether the labels carry the weights of their items, see `bdl.likelihoods.WeightedNLL`.
         has_offset: whether the last number of an item is no input, but an offset of the log rate of its count, see
             `bdl.likelihoods.WithOffset`.
+        target_units: name, shift and scale of each target of a regression, whose units are shift + scale x labels.
         loss: the likelihood that fits the labels of a regression, as `_target_` and arguments; {} is that of the task.
             Where another of the same class is asked for, it has these arguments as far as it gives none.
+        gaps: whether some of several targets are missing in some items, NaN in their labels.
         overview: what was read, in one line that a run prints; None prints nothing.
         held_out: how rows were held out that are not exchangeable, in words that a report shows; None for others.
         groups: (n,) int64 by split, for data whose items of one group depend on each other; {} for others. A part of
@@ -50,10 +51,11 @@ class DataModule(L.LightningDataModule):
 
     task: Task = "classification"
     num_targets: int = 1
-    target_units: tuple[str, float, float] | None = None
+    target_units: tuple[tuple[str, float, float], ...] | None = None
     has_offset: bool = False
     weighted: bool = False
     loss: Mapping[str, Any] = {}
+    gaps: bool = False
     overview: str | None = None
     held_out: str | None = None
     groups: Mapping[str, Tensor] = MappingProxyType({})

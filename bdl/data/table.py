@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -25,11 +23,21 @@ from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
 from bdl.data.repeated import warn_of_repeated
-from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
+from bdl.data.target import ClassTarget
+from bdl.data.targets import (
+    NumberTargets,
+    Target,
+    labels_of,
+    learn_target,
+    number_targets,
+    rows_with_targets,
+    target_from_plain,
+    target_to_plain,
+)
 from bdl.data.tensors import TensorDataModule, count_batch
 from bdl.data.together import Order
-from bdl.data.values import Frame, Series
-from bdl.errors import BdlWarning, ConfigError
+from bdl.data.values import Frame
+from bdl.errors import ConfigError
 from bdl.likelihoods import with_weights
 
 FORMAT_VERSION = 3
@@ -69,7 +77,7 @@ class TableEncoding:
             "format_version": FORMAT_VERSION,
             "kind": "table",
             "columns": self.inputs.to_plain(),
-            "target": {"task": self.target.task, **asdict(self.target)},
+            "target": target_to_plain(self.target),
             "id": list(self.id),
             "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
             **({} if self.exposure is None else {"exposure": asdict(self.exposure)}),
@@ -85,9 +93,7 @@ class TableEncoding:
                 f"format_version is {version}, and this bdl reads {FORMAT_VERSION}: use the bdl that wrote the file"
             )
         try:
-            inputs, fields = InputEncoding.from_plain(plain["columns"]), plain["target"]
-            classes = fields["task"] == "classification"
-            target = ClassTarget(fields["name"], tuple(fields["labels"])) if classes else NumberTarget(**fields)
+            inputs, target = InputEncoding.from_plain(plain["columns"]), target_from_plain(plain["target"])
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
             lags = Lags.from_plain(plain["lags"]) if "lags" in plain else None
             exposure = ExposureColumn(**plain["exposure"]) if "exposure" in plain else None
@@ -109,7 +115,8 @@ class TableDataModule(TensorDataModule):
     most frequent category; where training rows have gaps, a further input says so. Rows without a target are left out.
     All that is learned about a column is learned from the training rows; the classes alone are those of all rows.
 
-    The target of a regression is standardised; `preprocessing()` holds what undoes it.
+    Each target of a regression is standardised by itself; `preprocessing()` holds what undoes it. Of several targets
+    some may be missing in a row, whose labels are then NaN.
 
     Args:
         path: the table; `package:airfoil.csv` is one that bdl brings along.
@@ -138,7 +145,7 @@ class TableDataModule(TensorDataModule):
         loss: str | None = None,
         **batching: Unpack[Batching],
     ):
-        place, target, files = locate(path).name, columns.target, split.files(path)
+        place, names, files = locate(path).name, columns.targets, split.files(path)
         places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
         lagged = columns.lags or {}
         written = [name for name in columns.written if name not in lagged or name in columns.categorical]
@@ -148,16 +155,16 @@ class TableDataModule(TensorDataModule):
         lags = None
         if lagged:
             frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)
-        tables = {s: _with_target(frame, target, places[s]) for s, frame in frames.items()}
+        tables = {s: Rows(frame, rows_with_targets(frame, names, places[s])) for s, frame in frames.items()}
         rows = split.rows(tables, place, reading.day_first)
         self.held_out = split.words(rows, place, reading.day_first)
         self.groups = split.groups(rows, place)
         train, no_inputs = rows["train"], columns.no_inputs(split)
         of_inputs = [name for name in train.columns if name not in no_inputs]
-        labels = pd.concat([part[target] for part in rows.values()])
+        labels = {name: pd.concat([part[name] for part in rows.values()]).dropna() for name in names}
         of_columns = columns.categorical, columns.max_levels, place, reading.day_first
         questions: list[Callable[[], Any]] = [
-            lambda: _target_of(labels, train[target], columns.asked, place, loss),
+            lambda: learn_target(labels, {name: train[name].dropna() for name in names}, columns.asked, place, loss),
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
             lambda: None if columns.exposure is None else ExposureColumn.learn(train[columns.exposure], place),
         ]
@@ -165,11 +172,12 @@ class TableDataModule(TensorDataModule):
         self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path), lags, exposure)
         weights = {} if columns.weight is None else weights_of(rows, columns.weight, places)
         splits = self._encode(rows, places)
-        names = rule.labels if isinstance(rule, ClassTarget) else None
-        super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
+        classes = rule.labels if isinstance(rule, ClassTarget) else None
+        super().__init__(splits, batch_size=batch_size, task=rule.task, labels=classes, **batching)
         self.name = place
-        self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
-        self.loss = rule.loss if isinstance(rule, NumberTarget) else {}
+        numbers = number_targets(rule)
+        self.target_units = tuple((part.name, part.mean, part.std) for part in numbers) or None
+        self.loss = {} if isinstance(rule, ClassTarget) else rule.loss
         self.has_offset = exposure is not None
         if weights:
             self._weigh(weights, **batching)
@@ -178,11 +186,11 @@ class TableDataModule(TensorDataModule):
             f"{columns.weight} weighs rows: those for training count as {weights['train'].sum():,.6g}; in scores each "
             "counts once, but for weighted_nll" if weights else "",
             self.held_out,
-            rule.words if isinstance(rule, NumberTarget) else "",
+            *(part.words for part in numbers),
         ]  # fmt: skip
         self.overview = "; ".join([
             f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0] - self.has_offset} inputs",
-            f"target {rule.name}: {rule.task} ({reason})", *filter(None, said),
+            f"{'targets' if len(names) > 1 else 'target'} {rule.name}: {rule.task} ({reason})", *filter(None, said),
         ])  # fmt: skip
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             warn_of_repeated(splits, place)
@@ -208,7 +216,9 @@ class TableDataModule(TensorDataModule):
         rows = hashlib.sha256(x.numpy().data)
         rows.update(y.numpy().data)
         encoding = checksum(self.encoding.to_plain())
-        return {"target": self.encoding.target.name, "training_rows": rows.hexdigest()[:16], "encoding": encoding}
+        target = self.encoding.target
+        name = list(target.names) if isinstance(target, NumberTargets) else target.name
+        return {"target": name, "training_rows": rows.hexdigest()[:16], "encoding": encoding}
 
     def preprocessing(self) -> dict[str, Any]:
         return self.encoding.to_plain()
@@ -216,22 +226,12 @@ class TableDataModule(TensorDataModule):
     def _encode(self, rows: Mapping[str, Rows], places: Mapping[str, str]) -> dict[str, tuple[Tensor, Tensor]]:
         """x and y of each split. The rows are given up: a column is let go once it is an input of all."""
         target = self.encoding.target
-        y = {s: target.encode(part[target.name], places[s]) for s, part in rows.items()}
+        y = {s: labels_of(target, part, places[s]) for s, part in rows.items()}
         x = {}
         for s in sorted(rows, key="train".__eq__):  # the largest split last
             key, place = f"data.{s}_path: ", f"{places[s]}, {s} rows"
             x[s] = self.encoding.encode(rows[s], key, place, last=s == "train")
         return {s: (x[s], y[s]) for s in rows}
-
-
-def _target_of(
-    labels: Series, of_training: Series, task: Task | None, place: str, loss: str | None
-) -> tuple[Target, str]:
-    """What the network predicts, and why in a few words. labels: of all rows."""
-    found, reason = find_task(labels, place) if task is None else (task, "as asked for")
-    if found == "classification":
-        return ClassTarget.learn(labels, place), reason
-    return NumberTarget.learn(of_training, place, found, loss, labels), reason
 
 
 def _with_lags(
@@ -240,27 +240,17 @@ def _with_lags(
     """The rows that have all inputs from earlier rows. Raises ConfigError for rows in several files."""
     if split.test_path is not None or split.val_path is not None:
         raise ConfigError("data.lags takes all rows from one file: data.split_column marks those for testing in it")
+    if len(columns.targets) > 1:
+        raise ConfigError("data.lags takes one target, and data.target names several: make a run for each of them")
     order = None if split.order is None else Order.learn(frame[split.order], day_first, place)
-    lags = Lags.checked(columns.lags or {}, frame, columns.target, order, split.group, place)
+    lags = Lags.checked(columns.lags or {}, frame, columns.targets[0], order, split.group, place)
     lags, frame, complete = lags.learn(frame, place)
     return frame[complete], lags
 
 
-def _with_target(frame: Frame, target: str, place: str) -> Rows:
-    """The rows that have a target; the others are counted in a warning."""
-    require_columns(frame, [target], "data.target=", place)
-    missing = int(frame[target].isna().sum())
-    if missing == len(frame):
-        raise ConfigError(f"data.target={target}: no row of {place} has a value; choose another target")
-    if missing:
-        line = f"{place}: the target {target} is missing in {missing} of {len(frame)} rows, which are left out"
-        warnings.warn(line, BdlWarning, stacklevel=3)
-    return Rows(frame, np.flatnonzero(frame[target].notna()))
-
-
 def read_table(
     path: str | Path,
-    target: str,
+    target: str | Sequence[str],
     task: Task | None = None,
     id: Sequence[str] = (),
     drop: Sequence[str] = (),

@@ -147,9 +147,6 @@ class NumberTarget:
             )  # fmt: skip
 
 
-Target = ClassTarget | NumberTarget
-
-
 def find_task(values: Series, place: str) -> tuple[Task, str]:
     """The task of a target without gaps, and why in a few words.
 

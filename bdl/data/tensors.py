@@ -26,9 +26,9 @@ class TensorDataModule(DataModule):
 
     Args:
         splits: x (n, ...) as stored and y of each split. y holds classes, (n,) int64 in 0..K-1, or numbers, (n, k)
-            float32, which a regression should standardise. Items of T elements, such as tokens, x (n, T, ...), may have
-            a class for each, (n, T) int64; `num_data` then counts elements. "val" may be missing, and "test" may be
-            empty.
+            float32, which a regression should standardise; NaN where some of several are missing. Items of T elements,
+            such as tokens, x (n, T, ...), may have a class for each, (n, T) int64; `num_data` then counts elements.
+            "val" may be missing, and "test" may be empty.
         batch_size: items per chain and step; None means all training items, "auto" 100 or all of fewer.
         task: "classification", "regression" or "counts".
         labels: names of the K classes; None means as many as the labels of all splits name, called "0", "1", ...
@@ -61,6 +61,7 @@ class TensorDataModule(DataModule):
         classes = task == "classification"
         self.num_data, self.num_classes = y.numel() if classes else len(y), len(self.labels)
         self.num_targets = 1 if y.ndim == 1 or classes else y.shape[1]
+        self.gaps = self.num_targets > 1 and any(bool(labels.isnan().any()) for _, labels in self.splits.values())
         size = count_batch(batch_size, len(y))
         self._use(TensorBatches(x, y, size, augment=augment, transform=transform, **batching), workers)
 

@@ -101,7 +101,7 @@ class MLPKernel(Gradient):
             number, k, given = _LAWS[GaussianNLL], outputs, loss.std
         else:
             return None
-        if y.dtype != torch.float32:
+        if y.dtype != torch.float32 or not isinstance(given, int | float):  # one number for each target
             return None
         y = as_columns(y, torch.Size((*shape, k)))
         return number, y if y[0].is_contiguous() else y.contiguous(), given

@@ -17,6 +17,8 @@ from bdl.likelihoods.heads import ConstantOutputs, WithOffset, with_constant_sca
 from bdl.likelihoods.hurdle import HurdleNLL
 from bdl.likelihoods.losses import EXAMPLES, check_loss, in_words, law_note, likelihood_of, outputs_of, refuse_misfit
 from bdl.likelihoods.mixed import MixedLaw
+from bdl.likelihoods.multivariate import MultivariateNormalNLL
+from bdl.likelihoods.observed import ObservedNLL
 from bdl.likelihoods.positive import GammaNLL, LogNormalNLL
 from bdl.likelihoods.values import (
     GaussianNLL,
@@ -32,8 +34,8 @@ ValueNLL = GammaNLL | GaussianNLL | HeteroscedasticNLL | HurdleNLL | LogNormalNL
 
 __all__ = [
     "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GammaNLL", "GaussianNLL", "HeteroscedasticNLL",
-    "HurdleNLL", "Likelihood", "LogNormalNLL", "Loss", "MixedLaw", "NegativeBinomialNLL", "Outputs", "PoissonNLL",
-    "StudentTNLL", "ValueNLL", "WeightedNLL", "WithOffset", "as_columns", "check_loss", "in_words", "law_note",
-    "likelihood_of", "mean_loss", "mean_loss_and_gradient", "outputs_of", "refuse_misfit", "with_constant_scale",
-    "with_weights",
+    "HurdleNLL", "Likelihood", "LogNormalNLL", "Loss", "MixedLaw", "MultivariateNormalNLL", "NegativeBinomialNLL",
+    "ObservedNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "WeightedNLL", "WithOffset", "as_columns",
+    "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "outputs_of",
+    "refuse_misfit", "with_constant_scale", "with_weights",
 ]  # fmt: skip

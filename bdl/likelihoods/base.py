@@ -124,6 +124,13 @@ class Likelihood:
         """(..., B, k) log densities, or log probabilities, of each target y (..., B, k) by itself, in nats."""
         return self.marginals(outputs).log_prob(y)
 
+    def seen_log_density(self, outputs: Tensor, y: Tensor, seen: Tensor) -> Tensor:
+        """(..., B) log densities of the targets (..., B, k) that were seen, in nats; y is 0 where they were not.
+
+        Here the targets of an item are independent, given the outputs.
+        """
+        return torch.where(seen, self.log_density(outputs, y), 0).sum(-1)
+
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(..., B, k) probabilities that each target is at most y (..., B, k).
 
@@ -163,7 +170,8 @@ class Likelihood:
 
         It is what predictions are compared with: normal, or for counts negative binomial.
         """
-        mean, variance = y.mean(0), y.var(0, unbiased=False).clamp_min(torch.finfo(y.dtype).tiny)
+        mean = y.nanmean(0)  # NaN: a target that is missing
+        variance = (y - mean).square().nanmean(0).clamp_min(torch.finfo(y.dtype).tiny)
         if not self.counts:
             return Normal(mean, variance.sqrt())
         mean = mean.clamp_min(torch.finfo(y.dtype).tiny)

@@ -14,13 +14,15 @@ from bdl.identity import identity
 from bdl.likelihoods.base import Likelihood, Outputs
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
 from bdl.likelihoods.hurdle import HurdleNLL
+from bdl.likelihoods.multivariate import MultivariateNormalNLL
+from bdl.likelihoods.observed import ObservedNLL
 from bdl.likelihoods.positive import GammaNLL, LogNormalNLL
 from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL
 from bdl.likelihoods.weighted import WeightedNLL
 
 _CLASSES = (
     BernoulliNLL, CategoricalNLL, GammaNLL, GaussianNLL, HeteroscedasticNLL, HurdleNLL, LogNormalNLL,
-    NegativeBinomialNLL, PoissonNLL, StudentTNLL,
+    MultivariateNormalNLL, NegativeBinomialNLL, ObservedNLL, PoissonNLL, StudentTNLL,
 )  # fmt: skip
 BDL_LOSSES: dict[str, type[Likelihood]] = {f"bdl.{likelihood.__name__}": likelihood for likelihood in _CLASSES}
 CLASS_LOSSES = ("torch.nn.modules.loss.CrossEntropyLoss", "torch.nn.functional.cross_entropy")
@@ -58,7 +60,8 @@ def likelihood_of(loss: Any, num_outputs: int = 1, axes: int = 2) -> Likelihood 
     name, settings = _named(loss)
     if name in BDL_LOSSES:
         fields = {f.name for f in dataclasses.fields(BDL_LOSSES[name])}  # type: ignore[arg-type]
-        return BDL_LOSSES[name](**{k: v for k, v in settings.items() if k in fields})
+        given = {k: likelihood_of(v) if k == "of" else v for k, v in settings.items() if k in fields}
+        return BDL_LOSSES[name](**given)
     if name == "bdl.WeightedNLL":
         inner = likelihood_of(settings["likelihood"], num_outputs, axes)
         return None if inner is None else WeightedNLL(inner)

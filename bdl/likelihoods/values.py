@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, NegativeBinomial, Normal, Poisson, StudentT
@@ -15,6 +17,7 @@ from torch.nn.functional import softplus
 from bdl.devices import widest
 from bdl.errors import ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns
+from bdl.likelihoods.per_target import check_each, one_or_each
 
 QUADRATURE_NODES = 2**17
 REACH = 25.0  # the table ends at z = sinh(25), beyond which the tails hold less than 1e-20
@@ -39,30 +42,38 @@ class GaussianNLL(Likelihood):
     tensor([2.1121])
 
     Args:
-        std: known standard deviation of y around the outputs, in the units of y. A mean squared error as the loss
-            would mean std = sqrt(1/2). Where it is not known, `HeteroscedasticNLL` reads it from the network's outputs,
-            or from one learned constant: see `bdl.with_constant_scale`.
+        std: known standard deviation of y around the outputs, in the units of y, or one for each output. A mean squared
+            error as the loss would mean std = sqrt(1/2). Where it is not known, `HeteroscedasticNLL` reads it from the
+            network's outputs, or from one learned constant: see `bdl.with_constant_scale`.
 
     Raises ConfigError unless std > 0.
     """
 
-    std: float
+    std: float | Sequence[float]
     outputs: ClassVar[Outputs] = "values"
 
     def __post_init__(self) -> None:
-        if not self.std > 0:
+        object.__setattr__(self, "std", one_or_each(self.std))
+        if not all(std > 0 for std in np.atleast_1d(self.std)):
             raise ConfigError(f"std must be > 0, got {self.std}")
 
+    def num_targets(self, outputs: int) -> int:
+        return check_each("std", self.std, outputs)
+
     def distribution(self, outputs: Tensor) -> Distribution:
-        return Independent(Normal(outputs, self.std, validate_args=False), 1, validate_args=False)
+        return Independent(Normal(outputs, self._of_each(outputs), validate_args=False), 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
-        z = (outputs - as_columns(y, outputs.shape)) / self.std
-        return (0.5 * z.square() + math.log(self.std) + 0.5 * math.log(2 * math.pi)).sum(-1)
+        z, k = (outputs - as_columns(y, outputs.shape)) / self._of_each(outputs), outputs.shape[-1]
+        logs = k * math.log(self.std) if isinstance(self.std, int | float) else sum(map(math.log, self.std))
+        return 0.5 * z.square().sum(-1) + (logs + 0.5 * k * math.log(2 * math.pi))
 
     def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        y = as_columns(y, outputs.shape)
-        return self(outputs, y).mean(-1), (outputs - y).mul_(1 / (self.std**2 * outputs.shape[-2]))
+        by = 1 / (self._of_each(outputs) ** 2 * outputs.shape[-2])
+        return self(outputs, y).mean(-1), (outputs - as_columns(y, outputs.shape)).mul_(by)
+
+    def _of_each(self, outputs: Tensor) -> float | Tensor:  # a number costs a GPU nothing
+        return self.std if isinstance(self.std, int | float) else outputs.new_tensor(self.std)
 
 
 @dataclass(frozen=True)
@@ -79,33 +90,37 @@ class HeteroscedasticNLL(Likelihood):
         link: "log_var": s is the log variance. "softplus": std = log(1 + e^s), which takes outputs half as large for a
             small std, and grows no faster than s for a large one. Under the same prior on the weights it is another law
             over functions: at s = 0 std is 0.69 instead of 1.
-        min_std: the standard deviation of noise that y has in any case, in its units; its square is added to the
-            predicted variance. Numbers that were rounded to steps of h err by h / sqrt(12) at least. A density without
-            this bound has no limit where rows repeat: it rewards networks that are certain of a rounded number, and
-            they err without limit on other rows.
+        min_std: the standard deviation of noise that y has in any case, in its units; or one for each target. Its
+            square is added to the predicted variance. Rounding to steps of h leaves h / sqrt(12) at least. A density
+            without this bound has no limit where rows repeat: it rewards networks that are certain of a rounded number,
+            and they err without limit on other rows.
 
     Raises ConfigError for another link, and for min_std < 0.
     """
 
     link: Literal["log_var", "softplus"] = "log_var"
-    min_std: float = 0.0
+    min_std: float | Sequence[float] = 0.0
     outputs: ClassVar[Outputs] = "values"
 
     def __post_init__(self) -> None:
         if self.link not in ("log_var", "softplus"):
             raise ConfigError(f"link must be log_var or softplus, got {self.link!r}")
-        if not 0 <= self.min_std < math.inf:
+        object.__setattr__(self, "min_std", one_or_each(self.min_std))
+        if not all(0 <= least < math.inf for least in np.atleast_1d(self.min_std)):
             raise ConfigError(f"min_std must be >= 0, got {self.min_std}")
 
     @property
     def per_target(self) -> int:
         return 2
 
+    def num_targets(self, outputs: int) -> int:
+        return check_each("min_std", self.min_std, super().num_targets(outputs))
+
     def distribution(self, outputs: Tensor) -> Distribution:
         mean, s = outputs.chunk(2, -1)
         std = softplus(s) if self.link == "softplus" else (0.5 * s).exp()
         if self.min_std:
-            std = torch.hypot(std, std.new_tensor(self.min_std))
+            std = torch.hypot(std, std.new_tensor(self.min_std))  # () or (k,)
         return Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -141,15 +156,14 @@ class HeteroscedasticNLL(Likelihood):
 
     def _with_min_std(self, log_var: Tensor) -> Tensor:
         """The log variance with the least one added to it."""
-        return torch.logaddexp(log_var, log_var.new_tensor(2 * math.log(self.min_std))) if self.min_std else log_var
+        return torch.logaddexp(log_var, 2 * log_var.new_tensor(self.min_std).log()) if self.min_std else log_var
 
 
 @dataclass(frozen=True)
 class StudentTNLL(Likelihood):
     """-log t(y; location, scale) with df degrees of freedom, for data with outliers: y (..., B, k) -> (..., B) nats.
 
-    With a given scale the outputs (..., B, k) are the locations; without, outputs (..., B, 2k) are location and log
-    scale.
+    Outputs (..., B, k) are the locations, of a given scale; or outputs (..., B, 2k) are location and log scale.
 
     >>> import torch
     >>> StudentTNLL(df=4.0, scale=1.0)(torch.tensor([[0.0]]), torch.tensor([[0.0]]))  # log(8/3)

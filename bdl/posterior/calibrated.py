@@ -113,17 +113,21 @@ def calibration_metrics(
         return {"conformal/coverage": held, "conformal/size": sets.sum(1).double().mean().item()}
     low, high = calibration(prediction)
     columns = y.reshape(low.shape).to(low)
-    held = _mean(((low <= columns) & (columns <= high)).double(), groups)
+    held = _mean(torch.where(columns.isnan(), torch.nan, (low <= columns) & (columns <= high)).double(), groups)
     return {"conformal/coverage": held, "conformal/width": (high - low).double().mean().item()}
 
 
 def _mean(values: Tensor, groups: Tensor | None) -> float:
-    """The mean of values (n, k), in which each group has the same weight."""
+    """The mean of values (n, k), in which each group has the same weight. NaN does not count."""
     if groups is None:
-        return values.mean().item()
-    codes = groups.unique(return_inverse=True)[1]
-    weights = 1 / codes.bincount().double()
-    return ((weights / len(weights))[codes].to(values.device) @ values).mean().item()
+        return values.nanmean().item()
+    means = []
+    for column in values.T:
+        seen = ~column.isnan()
+        codes = groups.to(seen.device)[seen].unique(return_inverse=True)[1]
+        weights = 1 / codes.bincount().double()
+        means.append(((weights / len(weights))[codes] @ column[seen]).item())
+    return sum(means) / len(means)
 
 
 def fitted_numbers(calibration: Calibration, items: int, groups: Tensor | None = None) -> dict[str, float]:

@@ -108,13 +108,17 @@ class ConformalIntervals:
         """The margin: the ceil((n + 1) level)-th smallest of the n distances of y (n,) or (n, k) from its interval.
 
         groups: (n,) whose items depend on each other, see `conformal_threshold`. The guarantee then holds for items of
-            new groups.
+            new groups. A target that is missing, NaN, does not count.
 
         Raises ConfigError if y does not fit the prediction, or for too few items or groups for the level.
         """
         low, high = prediction.interval(level)
         y = as_columns(y.double(), low.shape)
-        return cls(conformal_threshold(torch.maximum(low - y, y - high), level, groups), level)
+        margins = []
+        for far in torch.maximum(low - y, y - high).T:  # (n,) of one target
+            seen = ~far.isnan()
+            margins.append(conformal_threshold(far[seen], level, None if groups is None else groups[seen.cpu()]))
+        return cls(torch.stack(margins), level)
 
     def __call__(self, prediction: ValuePrediction) -> tuple[Tensor, Tensor]:
         """(low, high), each (n, k)."""
@@ -123,7 +127,7 @@ class ConformalIntervals:
 
 
 def conformal_threshold(scores: Tensor, level: float, groups: Tensor | None = None) -> Tensor:
-    """(k,) the ceil((n + 1) level)-th smallest of scores (n, k); the same quantile over groups of items.
+    """() or (k,) the ceil((n + 1) level)-th smallest of scores (n,) or (n, k); the same quantile over groups of items.
 
     Items of a group depend on each other, and n of them are no n exchangeable items: where groups differ, new groups
     lie outside more often than the level allows. Groups are exchangeable with each other, and the items within one.

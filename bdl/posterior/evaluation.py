@@ -50,12 +50,12 @@ class NetworkRecords:
 
     @classmethod
     def joined(cls, slices: Sequence[NetworkRecords], share: Tensor) -> NetworkRecords:
-        """The records of all items from the records of slices, which hold these shares (slices,) of the items."""
+        """The records of all items from the records of slices, whose means count by these shares (2, slices)."""
         whole = cls(0)
         whole.count = slices[0].count
         of_chains = zip(*(part.last for part in slices), strict=True)
         whole.last = [
-            deque((torch.stack(means, 1) @ share for means in zip(*of_chain, strict=True)), LAST)
+            deque(((torch.stack(means, 1) * share).sum(1) for means in zip(*of_chain, strict=True)), LAST)
             for of_chain in of_chains
         ]
         whole.log_p = Draws.beside([part.log_p for part in slices])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ BINS = 15  # equal bins of confidence, Guo et al. 2017
 RISK = 0.05  # error that is tolerated where the network may abstain
 INTERVAL_LEVELS = (0.5, 0.9)  # levels of the central intervals whose coverage and width are scored
 QUANTILE_GRID = tuple(q / 20 for q in range(1, 20))  # 0.05 ... 0.95
+GRID = torch.tensor(QUANTILE_GRID, dtype=torch.float64)
 
 
 def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
@@ -156,37 +157,50 @@ def value_metrics(prediction: ValuePrediction, y: Tensor) -> dict[str, float]:
         width_90       = mean width of these intervals, in the units of y; width_50 of the 50 % intervals
         quantile_error = mean |share of y below the q-quantile - q| over q = 0.05, 0.1, ... 0.95 (Kuleshov et al. 2018)
 
-    nll sums over the k targets of an item, the others average over them.
+    nll sums over the k targets of an item, the others average. A target that is missing, NaN, does not count.
     """
     return scores_of_means(value_means(prediction, y))
 
 
 def scores_of_means(means: Mapping[str, Tensor]) -> dict[str, float]:
     """`value_metrics` from `value_means`."""
-    q = torch.tensor(QUANTILE_GRID, dtype=torch.float64)
-    scores = {name: mean.item() for name, mean in means.items() if name not in ("mse", "shares")}
-    return {"rmse": math.sqrt(means["mse"]), **scores, "quantile_error": (means["shares"] - q).abs().mean().item()}
+    seen = means["seen"].sum()
+    pooled = named_scores({name: mean.sum(-1) / seen for name, mean in means.items()})
+    return pooled | {"nll": means["nll"].item(), "nll_normal": means["nll_normal"].sum().item()}
+
+
+def named_scores(means: Mapping[str, Tensor]) -> dict[str, float]:
+    """Scores from means over items and targets, without those that only help to make others."""
+    scores = {name: mean.item() for name, mean in means.items() if name not in ("mse", "shares", "seen", "nll_of_each")}
+    return {"rmse": math.sqrt(means["mse"]), **scores, "quantile_error": (means["shares"] - GRID).abs().mean().item()}
 
 
 def value_means(prediction: ValuePrediction, y: Tensor) -> dict[str, Tensor]:
     """What the scores of `value_metrics` are made of: means over items, which can be joined over parts of the items.
 
-    `mse` is the mean squared error, and `shares` (19,) are the shares of y below each of the quantiles.
+    They are (k,), with 0 for a target that is missing: divide by `seen`, the share of items that have it. `shares`
+    (19, k) are the shares of y below each quantile, `nll` () is that of an item, `nll_of_each` (k,) of each target.
     """
     columns = as_columns(y.double(), prediction.mean.shape)
-    normal = torch.distributions.Normal(prediction.mean.double(), prediction.std.double(), validate_args=False)
+    seen = ~columns.isnan()
+
+    def mean(values: Tensor) -> Tensor:
+        return torch.where(seen, values.double(), 0).mean(0)
+
+    moments, nll = (prediction.mean.double(), prediction.std.double()), -prediction.log_density(columns).double().mean()
     scores = {
-        "mse": (prediction.mean.double() - columns).square().mean(),
-        "nll": -prediction.log_density(columns).double().mean(),
-        "nll_normal": -normal.log_prob(columns).sum(-1).mean(),
-        "crps": prediction.crps(columns).double().mean(),
+        "seen": seen.double().mean(0),
+        "mse": mean((moments[0] - columns).square()),
+        "nll": nll,
+        "nll_of_each": nll[None] if seen.shape[1] == 1 else mean(-prediction.log_density_of_each(columns)),
+        "nll_normal": mean(-torch.distributions.Normal(*moments, validate_args=False).log_prob(columns)),
+        "crps": mean(prediction.crps(columns)),
     }
     for level in INTERVAL_LEVELS:
         low, high = prediction.interval(level)
-        inside = (columns >= low) & (columns <= high)
-        scores[f"coverage_{100 * level:.0f}"] = inside.double().mean()
-        scores[f"width_{100 * level:.0f}"] = (high - low).double().mean()
-    return scores | {"shares": shares_below(prediction, y, torch.tensor(QUANTILE_GRID, dtype=torch.float64))}
+        scores[f"coverage_{100 * level:.0f}"] = mean((columns >= low) & (columns <= high))
+        scores[f"width_{100 * level:.0f}"] = mean(high - low)
+    return scores | {"shares": torch.stack([mean(below) for below in _below(prediction, columns, GRID)])}
 
 
 def shares_below(prediction: ValuePrediction, y: Tensor, q: Tensor) -> Tensor:
@@ -196,12 +210,18 @@ def shares_below(prediction: ValuePrediction, y: Tensor, q: Tensor) -> Tensor:
     al. 2009, eq. 2).
     """
     columns = as_columns(y.double(), prediction.mean.shape)
-    upper = prediction.cdf(columns).double()
-    if not prediction.mixture.has_masses:
-        return torch.stack([(upper <= one).double().mean() for one in q])
-    lower = prediction.below(columns).double()
+    return torch.stack([below[~columns.isnan()].mean() for below in _below(prediction, columns, q)])
+
+
+def _below(prediction: ValuePrediction, y: Tensor, q: Tensor) -> Iterator[Tensor]:
+    """(n, k) for each q, how much of y (n, k) lies below its predicted q-quantile: 0 or 1, or a part of a mass."""
+    upper = prediction.cdf(y).double()
+    if not prediction.mixture.likelihood.has_masses:
+        yield from ((upper <= one).double() for one in q)
+        return
+    lower = prediction.below(y).double()
     width = (upper - lower).clamp_min(torch.finfo(torch.float64).tiny)
-    return torch.stack([((one - lower) / width).clamp(0, 1).mean() for one in q])
+    yield from (((one - lower) / width).clamp(0, 1) for one in q)
 
 
 def constant_class_losses(y: Tensor, seen: Tensor | None = None) -> Tensor:
@@ -225,9 +245,11 @@ def constant_value_losses(y: Tensor, likelihood: Likelihood, seen: Tensor | None
     """
     y = y.double().reshape(len(y), -1)
     known = y if seen is None else seen.double().reshape(len(seen), -1)
-    if len(known) < 3:
+    there = ~y.isnan()
+    if int((~known.isnan()).sum(0).min()) < 3:
         return torch.full_like(y[:, 0], math.nan)
-    losses = -likelihood.constant(known).log_prob(y).sum(-1)
+    each = likelihood.constant(known).log_prob(torch.where(there, y, 0))
+    losses = -torch.where(there, each, 0).sum(-1)
     return losses if seen is not None else losses + 2 * y.shape[1] / len(y)
 
 

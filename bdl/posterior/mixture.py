@@ -67,9 +67,10 @@ class PredictiveMixture:
         y = self._columns(y)
         return torch.cat([self._log_density(outputs, y[items]) for items, outputs in self._chunks()])
 
-    @property
-    def has_masses(self) -> bool:
-        return self.likelihood.has_masses
+    def log_density_of_each(self, y: Tensor) -> Tensor:
+        """(n, k) log densities of each target by itself, in nats."""
+        y, log_w, density = self._columns(y), self.weights.log().view(-1, 1, 1), self.likelihood.log_density
+        return torch.cat([torch.logsumexp(log_w + density(o, y[items]), 0) for items, o in self._chunks()])
 
     def has_density(self, y: Tensor) -> Tensor:
         """(n, k) whether there is a density at y (n,) or (n, k), and no probability."""
@@ -114,7 +115,7 @@ class PredictiveMixture:
                 items = torch.arange(outputs.shape[1])
                 places = (torch.arange(n).unsqueeze(1) + torch.rand(n, len(items), dtype=torch.float64)) / n
                 networks = torch.searchsorted(self.weights.cumsum(0)[:-1], places)  # evenly over all of them
-                drawn = self.likelihood.marginals(outputs[networks, items]).sample()
+                drawn = self.likelihood.distribution(outputs[networks, items]).sample()
                 mean, aleatoric, epistemic = self._moments(outputs)
                 scale = (aleatoric + epistemic).sqrt() / drawn.std(0, correction=0)
                 points = mean + scale * (drawn - drawn.mean(0))
@@ -157,7 +158,7 @@ class PredictiveMixture:
     def _log_density(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(n',) of y (n', k)."""
         log_w = self.weights.log().unsqueeze(1)
-        return torch.logsumexp(log_w + self.likelihood.log_density(outputs, y).sum(-1), 0)
+        return torch.logsumexp(log_w - self.likelihood(outputs, y), 0)
 
     def _moments(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         means = self.likelihood.mean(outputs)
@@ -246,7 +247,7 @@ class PredictiveMixture:
             torch.manual_seed(seed)
             chosen = torch.multinomial(self.weights, n, replacement=True)
             for items, outputs in self._chunks(n):
-                yield items, self.likelihood.marginals(outputs[chosen]).sample()
+                yield items, self.likelihood.distribution(outputs[chosen]).sample()
 
 
 def _crps_of_draws(draws: Tensor, y: Tensor) -> Tensor:

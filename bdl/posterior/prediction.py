@@ -160,6 +160,10 @@ class ValuePrediction(PredictedItems):
         change = (self.scale.log() * self.mixture.has_density(seen)).sum(-1)  # a probability has no units
         return (self.mixture.log_density(seen) - change).float()
 
+    def log_density_of_each(self, y: Tensor) -> Tensor:
+        """(n, k) log densities of each target of y (n, k) by itself, in nats."""
+        return (self.mixture.log_density_of_each(self._seen(y)) - self.scale.log()).float()
+
     def cdf(self, y: Tensor) -> Tensor:
         """(n, k) probabilities that a target is at most y (n,) or (n, k)."""
         return self.mixture.cdf(self._seen(y)).float()

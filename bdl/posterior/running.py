@@ -73,7 +73,7 @@ class ValueAverage(RunningAverage):
         mean = self.likelihood.mean(outputs)
         self.means.add(mean, ones)
         self.variances.add(self.likelihood.variance(outputs).expand_as(mean), ones)
-        logs = self.likelihood.log_density(outputs, as_columns(self.y.double(), mean.shape[1:])).sum(-1)
+        logs = -self.likelihood(outputs, as_columns(self.y.double(), mean.shape[1:]))
         self.log_sum = torch.logaddexp(self.log_sum, logs.logsumexp(0))
         self.count += len(outputs)
 
@@ -82,9 +82,9 @@ class ValueAverage(RunningAverage):
         y = as_columns(self.y.double(), mean.shape)
         normal = torch.distributions.Normal(mean, std, validate_args=False)
         return {
-            "rmse": (mean - y).square().mean().sqrt().item(),
+            "rmse": (mean - y).square().nanmean().sqrt().item(),
             "nll": math.log(self.count) - self.log_sum.mean().item(),
-            "nll_normal": -normal.log_prob(y).sum(-1).mean().item(),
+            "nll_normal": -normal.log_prob(y).nansum(-1).mean().item(),
         }
 
     def state_dict(self) -> dict[str, Any]:

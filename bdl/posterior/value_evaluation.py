@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,10 +15,8 @@ from bdl.likelihoods import Likelihood, as_columns
 from bdl.posterior.diagnostics import Draws, draw_errors, most_and_worst, repeat_errors, spaced
 from bdl.posterior.evaluation import RECORDED_ITEMS, NetworkRecords, PosteriorEvaluation
 from bdl.posterior.metrics import (
-    QUANTILE_GRID,
     constant_value_losses,
     scores_of_means,
-    shares_below,
     value_means,
     value_metrics,
 )
@@ -91,7 +90,8 @@ class ValueEvaluation(PosteriorEvaluation):
         bma = self.bma
         std = bma.std.double()
         squares = ((as_columns(self.y.double(), std.shape) - bma.mean.double()) / std).square()
-        unit = math.sqrt(min((float(squares.sum()) + PRIOR_RESIDUALS) / (squares.numel() + PRIOR_RESIDUALS), 1.0))
+        known = squares[~squares.isnan()]
+        unit = math.sqrt(min((float(known.sum()) + PRIOR_RESIDUALS) / (known.numel() + PRIOR_RESIDUALS), 1.0))
         scale, seen = unit * std.numpy(), self._networks.count > 0
         if int(seen.sum()) == 1:
             points = self._points.numpy()
@@ -120,23 +120,26 @@ class ValueEvaluation(PosteriorEvaluation):
         return value_metrics(prediction, self.y)
 
     def scores_of_rows(self) -> dict[str, list[dict[str, float]]]:
-        if self._settled is None:
-            return super().scores_of_rows()
-        known = {row: [scores_of_means(means) for means in each] for row, each in self._settled.means.items()}
-        return known if (stacked := self.bma_stacked) is None else {**known, "bma_stacked": [self.scores(stacked)]}
+        return {row: [scores_of_means(means) for means in each] for row, each in self.means_of_rows().items()}
 
-    def shares(self) -> dict[str, Tensor]:
-        """(19,) shares of y below the quantiles of one sample and of the average, see `shares_below`."""
+    def means_of_rows(self) -> dict[str, list[dict[str, Tensor]]]:
+        """`value_means` of every prediction in each row of the metrics."""
+        if self._settled is None:
+            return {row: [value_means(p, self.y) for p in predictions] for row, predictions in self.rows().items()}
+        stacked = self.bma_stacked
+        return {**self._settled.means} | ({} if stacked is None else {"bma_stacked": [value_means(stacked, self.y)]})
+
+    def means_of(self, row: Literal["one_sample", "bma"]) -> dict[str, Tensor]:
+        """`value_means` of the first chain's last sample, or of the average over all networks."""
         if self._settled is not None:
-            return {row: self._settled.means[row][0]["shares"] for row in ("one_sample", "bma")}
-        q = torch.tensor(QUANTILE_GRID, dtype=torch.float64)
-        return {row: shares_below(p, self.y, q) for row, p in (("one_sample", self.one_sample[0]), ("bma", self.bma))}
+            return self._settled.means[row][0]
+        return value_means(self.bma if row == "bma" else self.one_sample[0], self.y)
 
     def settled(self) -> SettledSlice:
         """What scores and reports need of each item, or of all. It holds no outputs."""
         mixture = self.bma.mixture
         answers = Answers(mixture.moments(), {q: mixture.quantile(q) for q in ends_of(LEVEL)})
-        means = {row: [value_means(p, self.y) for p in each] for row, each in self.rows().items()}
+        means = self.means_of_rows()
         std = (answers.moments[1] + answers.moments[2]).sqrt().float().double().numpy()
         several = int((self._networks.count > 0).sum()) > 1
         errors = repeat_errors(self._averages(), std) if several else np.zeros(0)
@@ -169,7 +172,7 @@ class ValueEvaluation(PosteriorEvaluation):
         self._weights.append(torch.zeros(len(chains), dtype=torch.float64) if weights is None else weights.double())
         outputs = outputs.double()
         means = self.likelihood.mean(outputs)
-        logs = self.likelihood.log_density(outputs, as_columns(self.y.double(), means.shape[1:])).sum(-1)
+        logs = -self.likelihood(outputs, as_columns(self.y.double(), means.shape[1:]))
         if not self._chain_of:
             self._means = torch.zeros(self.chains, *means.shape[1:], dtype=torch.float64)
         self._chain_of += chains
@@ -186,16 +189,16 @@ class ValueEvaluation(PosteriorEvaluation):
     def _means_of_one(self, values: tuple[Tensor, Tensor]) -> Tensor:
         mean, log = values
         y = as_columns(self.y.double(), mean.shape)
-        return torch.stack(((mean - y).square().mean(), -log.mean()))
+        return torch.stack(((mean - y).square().nanmean(), -log.mean()))
 
     def _scores_of_sums(self, count: int) -> tuple[float, float, float, float]:
         means, total = self._means, count * self.chains
         y = as_columns(self.y.double(), means.shape[1:])
         each = (
-            (means.sum(0) / total - y).square().mean()[None],
+            (means.sum(0) / total - y).square().nanmean()[None],
             math.log(total) - self._log.logsumexp(0).mean()[None],
             math.log(count) - self._log.mean()[None],
-            (means / count - y).square().mean((1, 2)),
+            (means / count - y).square().nanmean((1, 2)),
         )
         self._rounds.append(torch.cat(each))
         return _scores(self._rounds[-1])
@@ -221,7 +224,8 @@ class SettledSlice:
     def joined(cls, slices: Sequence[SettledSlice]) -> SettledSlice:
         """All items, from the slices in order."""
         first, share = slices[0], torch.tensor([len(part.y) for part in slices], dtype=torch.float64)
-        share /= share.sum()
+        seen = torch.tensor([int((~part.y.isnan()).sum()) for part in slices], dtype=torch.float64)
+        share, seen = share / share.sum(), seen / seen.sum()  # of the items, and of the targets that are not missing
         moments = zip(*(part.answers.moments for part in slices), strict=True)
         mean, aleatoric, epistemic = (torch.cat(each) for each in moments)
         quantiles = {q: torch.cat([part.answers.quantiles[q] for part in slices]) for q in first.answers.quantiles}
@@ -232,10 +236,12 @@ class SettledSlice:
         return replace(
             first,
             y=torch.cat([part.y for part in slices]),
-            networks=NetworkRecords.joined([part.networks for part in slices], share),
+            networks=NetworkRecords.joined([part.networks for part in slices], torch.stack((seen, share))),
             mean_p=Draws.beside([part.mean_p for part in slices]),
             log=torch.cat([part.log for part in slices], 1),
-            rounds=[torch.stack(each, 1) @ share for each in zip(*(part.rounds for part in slices), strict=True)],
+            rounds=[
+                _joined_round(torch.stack(each), seen, share) for each in zip(*(p.rounds for p in slices), strict=True)
+            ],
             answers=Answers((mean, aleatoric, epistemic), quantiles),
             means=means,
             errors=np.concatenate([part.errors for part in slices]),
@@ -256,38 +262,8 @@ def _scores(means: Tensor) -> tuple[float, float, float, float]:
     return math.sqrt(mse), nll, means[3:].sqrt().mean().item(), chain_nll
 
 
-@dataclass(frozen=True)
-class Units:
-    """The name and the units of a target: shift + scale x what the network sees."""
-
-    name: str = "target"
-    shift: float = 0.0
-    scale: float = 1.0
-
-
-@dataclass(frozen=True)
-class Values:
-    """The first target of n items in its units, and the calibration of all targets."""
-
-    units: Units
-    y: np.ndarray  # (n,)
-    mean: np.ndarray  # (n,)
-    std: np.ndarray  # (n,)
-    low: np.ndarray  # (n,) lower end of the central 90 % interval
-    high: np.ndarray  # (n,)
-    shares: Mapping[str, tuple[np.ndarray, np.ndarray]]  # name -> (q, share of y below the predicted q-quantile)
-    targets: int = 1  # targets of an item
-
-    @classmethod
-    def of(cls, evaluation: ValueEvaluation, units: Units | None = None) -> Values:
-        """From the average over all chains, and the quantiles of one sample beside it."""
-        prediction, y = evaluation.bma, evaluation.y.reshape(len(evaluation.y), -1)
-        low, high = prediction.interval(LEVEL)
-        parts = (y, prediction.mean, low, high, prediction.std)
-        *places, std = (part[:, 0].double().numpy() for part in parts)
-        units = units or Units()
-        data, mean, low, high = (units.shift + units.scale * part for part in places)
-        named = {"one sample": "one_sample", "average of all chains": "bma"}
-        of_row = evaluation.shares()
-        shares = {name: (np.array(QUANTILE_GRID), of_row[row].numpy()) for name, row in named.items()}
-        return cls(units, data, mean, units.scale * std, low, high, shares, y.shape[1])
+def _joined_round(means: Tensor, seen: Tensor, share: Tensor) -> Tensor:
+    """Means over all items from those (slices, 3 + chains) over slices: NLL are of items, and MSE of targets."""
+    whole = seen @ means
+    whole[1:3] = share @ means[:, 1:3]
+    return whole

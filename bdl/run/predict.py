@@ -18,6 +18,7 @@ from bdl.data.frame import require_columns
 from bdl.data.loader import TensorSlices
 from bdl.data.table import TableEncoding, checksum
 from bdl.data.target import ClassTarget, NumberTarget
+from bdl.data.targets import NumberTargets, number_targets
 from bdl.data.values import Frame, with_numbers
 from bdl.disk.files import write_atomically
 from bdl.errors import BdlWarning, ConfigError
@@ -99,9 +100,9 @@ def predict_table(
             belongs to uniform weights.
 
     Returns a DataFrame with the index of `rows` and the columns of `predict.py`: `mean`, `std`, `aleatoric`,
-    `epistemic`, `q05`, `q50` and `q95` in the units of the target; or `class`, `p_<label>`, and `entropy` and
-    `epistemic` in nats. A run with `calibrate=` has the columns that `calibrated_columns` adds or replaces.
-    Counts with an exposure have `rate`, the mean over the exposure of the row.
+    `epistemic`, `q05`, `q50` and `q95` in the units of the target, `mean_<target>` and so on for each of several; or
+    `class`, `p_<label>`, and `entropy` and `epistemic` in nats. A run with `calibrate=` has the columns that
+    `calibrated_columns` adds or replaces. Counts with an exposure have `rate`, the mean over the exposure of the row.
 
     Raises ConfigError for missing columns, for text where numbers belong, for a run on other data, and for stacking
     weights that the run has not, or that meet a calibration.
@@ -162,14 +163,17 @@ def calibrated_columns(calibration: Calibration, prediction: AnyPrediction, labe
     """Columns that a calibration adds to a table of predictions, or puts in the place of the posterior's own.
 
     Conformal sets: `set`, the labels in the set of a row with | between them. Conformal intervals: `low` and `high`, in
-    the units of the target. Temperature scaling: `p_<label>`, and the `entropy` of these probabilities.
+    the units of the target, `low_<target>` and `high_<target>` for each of several. Temperature scaling: `p_<label>`,
+    and the `entropy` of these probabilities.
     """
     if isinstance(calibration, ConformalSets) and isinstance(prediction, Prediction):
         held = calibration(prediction).tolist()
         return pd.DataFrame({"set": ["|".join(str(labels[k]) for k, x in enumerate(row) if x) for row in held]})
     if isinstance(calibration, ConformalIntervals) and isinstance(prediction, ValuePrediction):
-        low, high = calibration(prediction)
-        return pd.DataFrame({"low": low[:, 0].numpy(), "high": high[:, 0].numpy()})
+        ends = dict(zip(("low", "high"), calibration(prediction), strict=True))  # each (n, k)
+        if len(labels) < 2:
+            return pd.DataFrame({end: values[:, 0].numpy() for end, values in ends.items()})
+        return pd.DataFrame({f"{e}_{name}": v[:, j].numpy() for e, v in ends.items() for j, name in enumerate(labels)})
     if isinstance(calibration, TemperatureScaling) and isinstance(prediction, Prediction):
         probs = calibration(prediction)
         columns = {f"p_{label}": probs[:, k].numpy() for k, label in enumerate(labels)}
@@ -196,17 +200,20 @@ def predicted(
         return made.set_axis(rows.index[complete]).reindex(rows.index)
     x, target = encoding.encode(rows, "input: ", place), encoding.target  # x: (n, features)
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))), kind)
-    if isinstance(target, NumberTarget) and isinstance(prediction, ValuePrediction):
+    if isinstance(target, NumberTarget | NumberTargets) and isinstance(prediction, ValuePrediction):
+        names = [part.name for part in number_targets(target)]
         scale = target.std if target.task == "regression" else 1.0
         if target.task == "regression":
             prediction = prediction.rescaled(target.mean, target.std)
             target.warn_of_far(prediction.mean, prediction.std, posterior.target["num_data"], place)
         if isinstance(calibration, ConformalIntervals):  # it was fitted in the units that the network sees
             calibration = dataclasses.replace(calibration, margin=scale * calibration.margin)
-        frame = prediction.to_frame()
+        frame = prediction.to_frame(names)
         if encoding.exposure is not None:
-            frame["rate"] = frame["mean"] / encoding.exposure.values(rows, "input: ", place)
-        return _with_calibration(frame, calibration, prediction, ())
+            exposures = encoding.exposure.values(rows, "input: ", place)
+            for name in [name for name in frame if name == "mean" or name.startswith("mean_")]:
+                frame[name.replace("mean", "rate", 1)] = frame[name] / exposures
+        return _with_calibration(frame, calibration, prediction, names)
     if isinstance(target, ClassTarget) and isinstance(prediction, Prediction):
         return _with_calibration(prediction.to_frame(target.labels), calibration, prediction, target.labels)
     raise ConfigError(
@@ -249,7 +256,9 @@ def as_texts(columns: Frame) -> Frame:
     """Numbers with the digits of float32. Places on the axis of a regression's target have so many of their std."""
     texts = columns.copy()
     for name in columns.columns[[dtype.kind == "f" for dtype in columns.dtypes]]:
-        units = columns["std"] if "std" in columns and name not in SPREAD else columns[name]
+        kind, _, target = str(name).partition("_")
+        std = f"std_{target}" if target else "std"
+        units = columns[std] if std in columns and kind not in SPREAD else columns[name]
         pairs = zip(columns[name], units, strict=True)
         texts[name] = ["" if math.isnan(v) else f"{v:.{DIGITS + _magnitude(v, unit)}g}" for v, unit in pairs]
     return texts

@@ -25,6 +25,7 @@ from bdl.run.config import plain
 
 T = TypeVar("T")
 LOSSES = {"classification": "bdl.CategoricalNLL", "regression": "bdl.HeteroscedasticNLL", "counts": "bdl.PoissonNLL"}
+COVARIANCE = "bdl.MultivariateNormalNLL"
 OF_DATA = ("_target_", "classes", "augment", "val_fraction", "split_seed", "fold")  # recorded in target.json
 
 
@@ -78,14 +79,23 @@ def check_num_data(num_data: int | None, data: DataModule) -> int:
 def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
     """The loss with its class, with what the data know of a likelihood of this class, and without `scale`.
 
-    Raises ConfigError for a likelihood that does not fit the task.
+    `covariance` makes it a likelihood of all targets together. Where some of several targets are missing, it is the
+    likelihood of the others.
+
+    Raises ConfigError for a likelihood that does not fit the task or the number of targets.
     """
-    node = {key: value for key, value in loss.items() if key != "scale"}
+    node = {key: value for key, value in loss.items() if key not in ("scale", "covariance")}
     node["_target_"] = node.get("_target_") or data.loss.get("_target_") or LOSSES[data.task]
-    if node["_target_"] == LOSSES["regression"] and node.get("min_std") is None:
+    if loss.get("covariance"):
+        if data.num_targets < 2:
+            raise ConfigError("loss.covariance=true is of several targets, and data.target names one: leave it out")
+        node["_target_"] = COVARIANCE
+    if node["_target_"] in (LOSSES["regression"], COVARIANCE) and node.get("min_std") is None:
         node.pop("min_std", None)  # null
-    if node["_target_"] == data.loss.get("_target_"):
+    if node["_target_"] in (data.loss.get("_target_"), COVARIANCE):
         node = {**data.loss, **node}
+    if data.gaps:
+        node = {"_target_": "bdl.ObservedNLL", "of": node}
     section: Section[Loss] = Section(node)
     kind = outputs_of(section.build())
     if kind != "unknown" and (kind == "values") == (data.num_classes):
@@ -120,7 +130,9 @@ def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: s
     if scale not in ("input", "learned"):
         raise ConfigError(f"loss.scale must be input or learned, got {scale!r}")
     node = {key: value for key, value in model.items() if key != "hidden"}
-    outputs = count_outputs(loss, data) - (data.num_targets if scale == "learned" else 0)
+    outputs = count_outputs(loss, data)
+    constants = outputs - data.num_targets if scale == "learned" else 0  # all but one output for each target
+    outputs -= constants
     if "sizes" in node and node["sizes"] is None:
         if len(data.input_shape) != 1:
             raise ConfigError(
@@ -133,7 +145,7 @@ def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: s
         if key in node and node[key] is None:
             node[key] = data.input_shape[0] if key == "context" else outputs
     if scale == "learned":
-        node = {"_target_": "bdl.likelihoods.with_constant_scale", "net": node, "targets": data.num_targets}
+        node = {"_target_": "bdl.likelihoods.with_constant_scale", "net": node, "targets": constants}
     if data.has_offset:
         node = {"_target_": "bdl.likelihoods.WithOffset", "net": node, "targets": data.num_targets}
     return Section(node)

@@ -45,7 +45,7 @@ _FILLED_IN = (
     "loss.min_std",
 )
 _BUILT_EARLY = ("sampler.", "schedule.", "collect.", "baseline")  # their parts need no data
-_READ_BY_TRAIN = ("loss.scale", "model.hidden")  # train.py takes them out before it builds
+_READ_BY_TRAIN = ("loss.scale", "loss.covariance", "model.hidden")  # train.py takes them out before it builds
 _OF_HYDRA = ("_target_", "_partial_", "_recursive_", "_convert_", "_args_")
 _NOT_OURS = ("trainer", "logger", "hydra")  # sections whose constructors are Lightning's and Hydra's
 

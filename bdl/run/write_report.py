@@ -25,7 +25,7 @@ from bdl.posterior.report.page import score_table, write_page
 from bdl.posterior.report.pictures import Picture, ReportData, pictures_of
 from bdl.posterior.report.text import Pieces
 from bdl.posterior.simple_models import compared
-from bdl.posterior.value_evaluation import Units
+from bdl.posterior.target_values import Units, target_metrics
 from bdl.posterior.verdict import verdict
 from bdl.run.console import WorkProgress
 from bdl.run.outcome import Outcome
@@ -43,13 +43,13 @@ SPLITS = ("test", "train", "val")
 class TargetWords:
     """How a report names the targets of the data."""
 
-    units: Units | None = None  # of a regression that standardises its target
+    units: Sequence[Units] = ()  # of each target of a regression that standardises them
     pieces: Pieces | None = None  # the text of each token
     class_names: Sequence[str] = ()
 
     @classmethod
     def of(cls, data: DataModule) -> TargetWords:
-        units = None if data.target_units is None else Units(*data.target_units)
+        units = [Units(*each) for each in data.target_units or ()]
         return cls(units, data.pieces, data.class_names)
 
 
@@ -148,6 +148,7 @@ def publish(
 ) -> ReportData:
     """Write report.html and metrics.json into the folder and print the summary. Returns what the report shows."""
     summary.class_names = words.class_names
+    summary.metrics |= target_metrics(summary.evaluations, words.units)
     if summary.calibration is not None:
         write_json(folder / CALIBRATION, to_plain(summary.calibration))
     page = folder / "report.html"
@@ -254,9 +255,11 @@ def target_fact(data: DataModule) -> dict[str, str]:
     target = (data.preprocessing() or {}).get("target")
     if target is None:
         return {}
-    unit = f", standardised: 1 is {target['std']:.4g}" if target["task"] == "regression" else ""
-    values = f"; {target['words']}" if target.get("words") else ""
-    return {"target": f"{target['name']} ({target['task']}{unit}){values}"}
+    parts = target.get("parts", [target])  # of several targets, or the only one
+    units = [f", standardised: 1 is {part['std']:.4g}" if target["task"] == "regression" else "" for part in parts]
+    each = [f"{p['name']} ({target['task']}{unit})" for p, unit in zip(parts, units, strict=True)]
+    words = "; ".join([*each, *(part["words"] for part in parts if part.get("words"))])
+    return {"target" if len(parts) == 1 else "targets": words}
 
 
 def log_report(loggers: Iterable[Logger], report: Path, data: ReportData, steps: int) -> None:

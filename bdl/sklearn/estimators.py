@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
@@ -20,14 +19,14 @@ from torch import Tensor, nn
 from bdl.data.encoding import InputEncoding
 from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
-from bdl.data.target import NumberTarget
-from bdl.data.target_law import HURDLE, NAMES, NORMAL
+from bdl.data.targets import NumberTargets
 from bdl.errors import ConfigError
-from bdl.likelihoods import CategoricalNLL, GaussianNLL, Likelihood, with_constant_scale
+from bdl.likelihoods import CategoricalNLL, Likelihood
 from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
+from bdl.sklearn.columns_of_y import law_of_y, learn_y
 from bdl.sklearn.rows import group_numbers, rows_that_count
 from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
@@ -192,15 +191,18 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     """A regressor whose predictive distribution is a mixture over networks drawn from their posterior.
 
     The networks are multilayer perceptrons under a normal prior; errors are normal. Several chains of a sampler run
-    together. y holds one number for each row; the networks see it standardised, and predictions are in its own units.
+    together. y holds one number for each row, (n,), or k numbers, (n, k). The networks see each of them standardised,
+    and predictions have the shape and the units of y.
 
     Args:
         hidden_layer_sizes, activation, sampler, start, chains, samples, steps, lr, batch_size, temperature, prior_std,
             random_state, verbose: see `BayesianMLPClassifier`.
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
-            output of the network. "constant": one for all rows, learned. A number: known, in the units of y.
+            output of the network. "constant": one for all rows, learned. A number: known, in the units of y; or a list
+            of one for each of the k columns.
         loss: the law of y around a network: "normal"; "lognormal" or "gamma", for positive numbers; "hurdle", see
-            `bdl.HurdleNLL`, which "auto" takes where a tenth of y is one value. Compare by `predictive(X).crps(y)`.
+            `bdl.HurdleNLL`, which "auto" takes where a tenth of a single y is one value. Compare by
+            `predictive(X).crps(y)`.
         standardize: give every column of X, and y, mean 0 and standard deviation 1.
 
     Attributes:
@@ -210,43 +212,29 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         n_features_in_, feature_names_in_: columns of X, and their names where X had any.
     """
 
-    noise: Literal["input", "constant"] | float = field(default="input", kw_only=True)
+    noise: Literal["input", "constant"] | float | Sequence[float] = field(default="input", kw_only=True)
     loss: Literal["auto", "normal", "hurdle", "lognormal", "gamma"] = field(default="auto", kw_only=True)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> BayesianMLPRegressor:
-        """Sample the posterior given rows X (n, features) and their numbers y (n,).
+        """Sample the posterior given rows X (n, features) and their numbers y, (n,) or (n, k).
 
         sample_weight, groups: as in `BayesianMLPClassifier.fit`.
 
         Raises ValueError for values that are missing or not finite, for a constant y, and where `loss` does not fit y.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, ensure_min_samples=2)
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, multi_output=True, ensure_min_samples=2
+        )
         X, y, groups, weights = rows_that_count(dense(X), y, groups, sample_weight)
-        if y.min() == y.max():
-            raise ConfigError(f"y is {y[0]:g} in all {len(y)} rows: nothing can be learned about a constant")
-        values = pd.Series(y, name="y", dtype=np.float64)
-        if self.loss not in NAMES:
-            raise ConfigError(f"loss must be one of {', '.join(NAMES)}, got {self.loss!r}")
-        plain = self.loss == "auto" and (self.noise != "input" or not self.standardize)
-        learned = NumberTarget.learn(values, "y", "regression", NORMAL if plain else NAMES[self.loss])
-        scaled = self.standardize or learned.kind != NORMAL
-        self.target_ = learned if scaled else dataclasses.replace(learned, mean=0.0, std=1.0)
-        net, likelihood = self._law(len(y))
-        self._sample(X, self.target_.encode(values, "y"), net, likelihood, groups, weights)
+        self.target_, labels = learn_y(y, self.loss, self.noise, self.standardize)
+        net, likelihood = law_of_y(self.target_, self.loss, self.noise, lambda outputs: self._net(outputs, len(y)))
+        self._sample(X, labels, net, likelihood, groups, weights)
         return self
-
-    def _law(self, rows: int) -> tuple[nn.Module, Likelihood]:
-        """The network and its likelihood, in the units that the network sees. Raises ConfigError for other noise."""
-        kind, predicted = self.target_.kind, self.target_.likelihood
-        if self.noise == "input":
-            return self._net(predicted.per_target, rows), predicted
-        if kind == HURDLE or kind != NORMAL and self.noise != "constant":
-            raise ConfigError(f"noise={self.noise!r} does not fit loss={self.loss!r}: noise='input' does")
-        if self.noise == "constant":
-            return with_constant_scale(self._net(1, rows)), predicted
-        if isinstance(self.noise, str) or not self.noise > 0:
-            raise ConfigError(f"noise must be 'input', 'constant' or a number > 0, got {self.noise!r}")
-        return self._net(1, rows), GaussianNLL(float(self.noise) / self.target_.std)
 
     def predictive(self, X: Any) -> ValuePrediction:
         """The whole predictive distribution, in the units of y; see `bdl.ValuePrediction`.
@@ -259,20 +247,20 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         return prediction
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """(n,) predictive means; with `return_std` also the predictive standard deviations (n,), noise included."""
+        """Predictive means of the shape of y; with `return_std` also the standard deviations, noise included."""
         prediction = self.predictive(X)
-        mean = _column(prediction.mean)
-        return (mean, _column(prediction.std)) if return_std else mean
+        mean = self._like_y(prediction.mean)
+        return (mean, self._like_y(prediction.std)) if return_std else mean
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """(low, high), each (n,): the central interval that holds y with the probability `coverage`."""
+        """(low, high), each of the shape of y: the central interval that holds y with the probability `coverage`."""
         low, high = self.predictive(X).interval(coverage)
-        return _column(low), _column(high)
+        return self._like_y(low), self._like_y(high)
 
     def conformal_interval(
         self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9, groups_val: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(low, high), each (n,): intervals that hold y with this probability, whatever the posterior is worth.
+        """(low, high), of the shape of y: intervals that hold y with this probability, whatever the posterior is worth.
 
         That holds on average over rows that are exchangeable with (X_val, y_val), which `fit` must not have seen; see
         `bdl.ConformalIntervals`. With groups_val (n,), of rows that depend on each other, it holds for rows of new
@@ -281,12 +269,19 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         y = torch.tensor(np.asarray(y_val, dtype=np.float64))
         groups = group_numbers(groups_val, len(y), "groups_val")
         low, high = ConformalIntervals.fit(self.predictive(X_val), y, coverage, groups)(self.predictive(X))
-        return _column(low), _column(high)
+        return self._like_y(low), self._like_y(high)
 
     def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
-        """(n, len(quantiles)) quantiles of the predictive distribution; (n, 1) for one number."""
-        return self.predictive(X).quantile(np.atleast_1d(quantiles).tolist())[..., 0].T.double().numpy()
+        """(n, q) quantiles of the predictive distribution, or (n, k, q) of k columns; q = 1 for one number."""
+        return self._like_y(self.predictive(X).quantile(np.atleast_1d(quantiles).tolist()).movedim(0, -1))
 
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: int = 0) -> np.ndarray:
+        """(n, n_samples) draws from the predictive distribution, or (n, k, n_samples) of k columns.
 
-def _column(values: Tensor) -> np.ndarray:
-    return values[:, 0].double().numpy()
+        One draw comes from one network, for all rows.
+        """
+        return self._like_y(self.predictive(X).draw(n_samples, random_state).movedim(0, -1))
+
+    def _like_y(self, values: Tensor) -> np.ndarray:
+        """Values (n, k, ...) without the axis of targets where y had none."""
+        return (values if isinstance(self.target_, NumberTargets) else values[:, 0]).double().numpy()

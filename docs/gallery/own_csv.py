@@ -45,7 +45,7 @@ posterior = bdl.sample(
 # %%
 x, y = data.tensors("test")
 assert data.target_units  # a regression has them
-_, mean, std = data.target_units  # of the rents that were trained on, in euros
+((_, mean, std),) = data.target_units  # of the rents that were trained on, in euros
 prediction = posterior.predict(x).rescaled(mean, std)
 rent = mean + std * y
 

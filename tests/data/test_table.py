@@ -177,7 +177,7 @@ def test_validation_rows_are_taken_from_the_training_rows(tmp_path):
     plain, held = module(tmp_path, frame()), module(tmp_path, frame(), val_fraction=0.25)
     assert [len(held.tensors(split)[1]) for split in ("train", "val", "test")] == [24, 8, 8]
     names = held.encoding.target
-    assert held.target_units == ("y", names.mean, names.std)
+    assert held.target_units == (("y", names.mean, names.std),)
     unscaled = [held.tensors(split)[1] * names.std + names.mean for split in ("train", "val", "test")]
     whole = [
         plain.tensors(split)[1] * plain.encoding.target.std + plain.encoding.target.mean for split in ("train", "test")
@@ -254,7 +254,7 @@ def test_a_rounded_target_bounds_the_predicted_scale(tmp_path):
     table["y"] = np.tile([3.0, 5.0, 6.0, 8.0], ROWS // 4)
     data = read_table(written(tmp_path, table), "y", drop=["name"], task="regression")
     assert data.target_units is not None
-    assert data.loss["min_std"] * data.target_units[2] == pytest.approx(12**-0.5)
+    assert data.loss["min_std"] * data.target_units[0][2] == pytest.approx(12**-0.5)
     assert data.loss["_target_"] == "bdl.HeteroscedasticNLL" and "4 levels" in (data.overview or "")
     assert read_table(written(tmp_path, frame()), "y", drop=["name"]).loss == {}
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.likelihoods.base`, `.categorical`, `.values`, `.heads` and `.losses`.
+"""Tests of `bdl.likelihoods.base`, `.categorical`, `.values`, `.per_target`, `.heads` and `.losses`.
 
 Likelihoods against torch.distributions and scipy, their gradients against autograd, and the targets they refuse.
 """
@@ -26,12 +26,15 @@ from bdl.models import MLP
 
 D64 = torch.float64
 C, B, TARGETS = 3, 20, 2
+D64_MIN = torch.tensor([0.0, 0.49], dtype=D64)  # the squares of the least standard deviations of two targets
 LAWS = {  # likelihood -> the frozen law of scipy for its parameters (..., k), each an array
     bdl.BernoulliNLL(): lambda a: st.bernoulli(1 / (1 + (-a).exp())),
     bdl.GaussianNLL(0.3): lambda a: st.norm(a, 0.3),
+    bdl.GaussianNLL(torch.tensor([0.5, 2.0])): lambda a: st.norm(a, [0.5, 2.0]),
     bdl.HeteroscedasticNLL(): lambda a, b: st.norm(a, (b / 2).exp()),
     bdl.HeteroscedasticNLL("softplus"): lambda a, b: st.norm(a, b.exp().log1p()),
     bdl.HeteroscedasticNLL(min_std=0.7): lambda a, b: st.norm(a, (b.exp() + 0.49).sqrt()),
+    bdl.HeteroscedasticNLL(min_std=[0.0, 0.7]): lambda a, b: st.norm(a, (b.exp() + D64_MIN).sqrt()),
     bdl.HeteroscedasticNLL("softplus", 0.7): lambda a, b: st.norm(a, (b.exp().log1p().square() + 0.49).sqrt()),
     bdl.StudentTNLL(5.0, scale=0.7): lambda a: st.t(5, a, 0.7),
     bdl.StudentTNLL(3.0): lambda a, b: st.t(3, a, b.exp()),
@@ -121,6 +124,12 @@ def test_one_target_may_be_a_plain_column(likelihood):
         likelihood(outputs, y.squeeze(-1)[:, :7])
 
 
+@pytest.mark.parametrize("likelihood", [bdl.GaussianNLL([0.1, 2.0]), bdl.HeteroscedasticNLL(min_std=[0.1, 2.0])])
+def test_numbers_for_another_count_of_targets_are_refused(likelihood):
+    with pytest.raises(ConfigError, match="std has 2 numbers for 3 targets: give one for each, or one for all"):
+        likelihood.check(torch.zeros(4, 3), likelihood.num_outputs(3))
+
+
 def test_a_constant_scale_is_a_parameter_of_the_network():
     """The stack's gradient by the chain rule, with the constants behind the network."""
     net = bdl.with_constant_scale(MLP((3, 5, TARGETS)), TARGETS, start=-1.0)
@@ -207,7 +216,10 @@ def test_targets_outside_the_domain_are_refused_in_one_line(likelihood, y, outpu
 @pytest.mark.parametrize("likelihood", [bdl.CategoricalNLL(), *LAWS], ids=repr)
 def test_targets_inside_the_domain_are_taken(likelihood):
     good = torch.tensor([0, 1, 1])
-    likelihood.check(good, likelihood.num_outputs(2 if isinstance(likelihood, bdl.CategoricalNLL) else 1))
+    if isinstance(likelihood, bdl.CategoricalNLL):
+        likelihood.check(good, 2)
+    else:
+        likelihood.check(torch.stack([good] * TARGETS, 1), likelihood.num_outputs(TARGETS))
 
 
 @pytest.mark.parametrize("inner", [MLP((3, 5, 2)), nn.Flatten()], ids=["behind an MLP", "behind the inputs"])

@@ -152,6 +152,48 @@ def test_predictions_of_numbers_are_in_the_units_of_the_target(script, numbers):
     assert (preds["mean"] - 1000).abs().max() < 500
 
 
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    """A finished run that predicts `y` and `rent`, each with gaps, with a covariance and conformal intervals."""
+    folder, frame = tmp_path_factory.mktemp("two"), table()
+    frame["rent"] = -0.01 * frame["y"] + np.random.RandomState(1).randn(len(frame))
+    frame.loc[10:19, "y"] = np.nan
+    frame.loc[18:25, "rent"] = np.nan
+    frame.to_csv(folder / "table.csv", index=False)
+    of_data = (f"data.path={folder / 'table.csv'}", "data.target=[y,rent]", "data.id=[key]", "data.val_fraction=0.4")
+    law = ("loss=normal", "loss.covariance=true", "calibrate=conformal", "sampler.lr=0.001")
+    with pytest.warns(bdl.BdlWarning, match="which are (left out|kept)"):
+        whole_table(folder / "run", *of_data, *law)
+    return folder
+
+
+def test_two_targets_with_gaps_go_from_table_to_predictions(script, two):
+    target = json.loads((two / "run" / "samples" / "target.json").read_text())
+    assert target["loss"]["type"] == "bdl.ObservedNLL" and target["loss"]["of"]["type"] == "bdl.MultivariateNormalNLL"
+    assert target["model"]["sizes"][-1] == 5 and target["data"]["target"] == ["y", "rent"]
+    parts = ("mean", "std", "aleatoric", "epistemic", "q05", "q50", "q95", "low", "high")
+    status, _, err = script("predict", f"run={two}/run", f"input={two}/table.csv", f"output={two}/preds.csv")
+    assert status == 0, err
+    found = pd.read_csv(two / "preds.csv", dtype={"key": "str"})
+    assert list(found) == ["key", *(f"{part}_{name}" for part in parts for name in ("y", "rent"))] and len(found) == 60
+    assert abs(found["mean_y"].mean() - 1000) < 100 and abs(found["mean_rent"].mean() + 10) < 5
+    for name in ("y", "rent"):
+        assert (found[f"low_{name}"] < found[f"high_{name}"]).all()
+    frame = bdl.predict_table(two / "run", pd.read_csv(two / "table.csv"))
+    np.testing.assert_allclose(frame["std_rent"], found["std_rent"], rtol=1e-5)
+
+
+def test_each_of_two_targets_has_its_scores_and_its_part_of_the_page(two):
+    metrics = json.loads((two / "run" / "metrics.json").read_text())
+    scores = {"rmse", "nll", "crps", "coverage_90"}
+    for name in ("y", "rent"):
+        assert {f"test/bma/{name}/{score}" for score in scores} <= metrics.keys()
+    assert metrics["test/bma/y/rmse"] > 10 * metrics["test/bma/rent/rmse"]  # in the units of each
+    page = (two / "run" / "report.html").read_text()
+    assert all(f"Predictions against data: {name}" in page for name in ("y", "rent"))
+    assert "y (regression, standardised: 1 is" in page and 'id="targets"' in page
+
+
 def test_rows_of_pandas_get_the_numbers_of_the_command(script, numbers):
     rows = table().drop(columns="y").sample(frac=1, random_state=0)
     rows.to_csv(numbers / "new.csv", index=False)

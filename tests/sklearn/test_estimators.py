@@ -1,4 +1,4 @@
-"""Tests of `bdl.sklearn.estimators`, `.sampling` and `.rows`.
+"""Tests of `bdl.sklearn.estimators`, `.columns_of_y`, `.sampling` and `.rows`.
 
 What estimators are used for: seeds, pickles, pipelines, searches, tables, messages.
 """
@@ -139,6 +139,55 @@ import sys, joblib, numpy as np
 model, X = joblib.load(sys.argv[1])
 np.save(sys.argv[2], model.predict_proba(X))
 """
+
+
+@pytest.fixture(scope="module")
+def two_columns():
+    """A regressor of two columns that differ in units by a factor of 1,000."""
+    X, y = rows()
+    return BayesianMLPRegressor(**SMALL).fit(X, np.column_stack([y, -0.001 * y]))
+
+
+def test_predictions_of_several_columns_have_their_shape_and_units(two_columns):
+    X, y = rows()
+    mean, std = two_columns.predict(X, return_std=True)
+    assert mean.shape == std.shape == (60, 2) and two_columns.score(X, np.column_stack([y, -0.001 * y])) > 0.5
+    low, high = two_columns.predict_interval(X)
+    quantiles = two_columns.predict_quantiles(X, [0.05, 0.5, 0.95])
+    assert quantiles.shape == (60, 2, 3) and two_columns.predict_quantiles(X, 0.5).shape == (60, 2, 1)
+    np.testing.assert_allclose(np.stack([low, high], -1), quantiles[..., [0, 2]], rtol=1e-6)
+    held = two_columns.conformal_interval(X, X, np.column_stack([y, -0.001 * y]), coverage=0.8)
+    inside = (held[0] <= np.column_stack([y, -0.001 * y])) & (np.column_stack([y, -0.001 * y]) <= held[1])
+    assert held[0].shape == (60, 2) and (inside.mean(0) >= 0.8).all()
+
+
+def test_one_column_of_y_keeps_its_axis():
+    X, y = rows()
+    flat, column = (BayesianMLPRegressor(**SMALL).fit(X, each) for each in (y, y[:, None]))
+    np.testing.assert_array_equal(flat.predict(X)[:, None], column.predict(X))
+    assert flat.predict_quantiles(X).shape == (60, 3) and column.predict_quantiles(X).shape == (60, 1, 3)
+
+
+def test_draws_have_the_moments_of_the_prediction(regressor, two_columns):
+    """The mean of n draws has the standard error std / sqrt(n), and their standard deviation std / sqrt(2 n)."""
+    X, _ = rows(5)
+    n = 4000
+    for estimator, shape in ((regressor, (5, n)), (two_columns, (5, 2, n))):
+        draws, (mean, std) = estimator.sample_y(X, n), estimator.predict(X, return_std=True)
+        assert draws.shape == shape
+        assert (np.abs(draws.mean(-1) - mean) < 5 * std / np.sqrt(n)).all()
+        np.testing.assert_allclose(draws.std(-1), std, rtol=0.1)
+
+
+def test_known_noise_may_differ_between_columns():
+    X, y = rows()
+    Y = np.column_stack([y, -0.001 * y])
+    fitted = BayesianMLPRegressor(noise=[20.0, 0.05], **SMALL).fit(X, Y)
+    np.testing.assert_allclose(fitted.predictive(X).aleatoric, np.tile([20.0, 0.05], (60, 1)), rtol=1e-5)
+    with pytest.raises(ConfigError, match="or one for each of 2 columns of y; got"):
+        BayesianMLPRegressor(noise=[1.0, 2.0, 3.0], **SMALL).fit(X, Y)
+    with pytest.raises(ConfigError, match="y1 is 3 in all 60 rows"):
+        BayesianMLPRegressor(**SMALL).fit(X, np.column_stack([y, np.full(60, 3.0)]))
 
 
 def test_a_fitted_estimator_needs_no_file_in_another_process(tmp_path, monkeypatch):

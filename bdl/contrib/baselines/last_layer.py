@@ -137,7 +137,7 @@ def _kind_and_noise(likelihood: Likelihood, net: nn.Module) -> tuple[str, dict[s
     """What laplace-torch calls the likelihood, and its noise at the present constants of the network."""
     if isinstance(likelihood, CategoricalNLL):
         return "classification", {}
-    if isinstance(likelihood, GaussianNLL):
+    if isinstance(likelihood, GaussianNLL) and isinstance(likelihood.std, int | float):
         return "regression", {"sigma_noise": likelihood.std}
     if not isinstance(likelihood, HeteroscedasticNLL):
         raise ConfigError(

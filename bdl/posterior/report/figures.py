@@ -18,7 +18,7 @@ from bdl.posterior.evaluation import Curve
 from bdl.posterior.metrics import reliability_bins
 from bdl.posterior.plot import chains, predictions
 from bdl.posterior.plot.axes import BLUE, GREEN, GREY, ORANGE, PALE, PINK, RED, SKY, log_if_wide, name_axes
-from bdl.posterior.value_evaluation import Values
+from bdl.posterior.target_values import Values
 
 STYLE = matplotlib.rc_params_from_file(Path(__file__).with_suffix(".mplstyle"), use_default_template=False)
 WIDE, HALF = 10.6, 5.2  # inches; an inch is 100 px on the page

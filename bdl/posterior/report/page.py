@@ -25,8 +25,9 @@ from bdl.posterior.report.numbers import AVERAGES, VALUE_SCORES, Summary, row_la
 from bdl.posterior.report.pictures import ReportData, pictures_of
 from bdl.posterior.report.tables import class_rows, ood_rows
 from bdl.posterior.report.text import Pieces, coloured
+from bdl.posterior.target_values import SHOWN, Units, Values, target_rows, values_of
 from bdl.posterior.traces import TraceColumns
-from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
+from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.posterior.verdict import Verdict, verdict
 
 # Checks that the two tables show, unless a picture does
@@ -44,8 +45,8 @@ MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
 def anchor(title: str) -> str:
     """The id of a section.
 
-    >>> anchor("Predictions against data, first of 2 targets")
-    'predictions-against-data-first-of-2-targets'
+    >>> anchor("Predictions against data: price")
+    'predictions-against-data-price'
     """
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
@@ -66,7 +67,7 @@ def write_page(
     facts: Mapping[str, str],
     explain: str,
     trace: TraceColumns | None,
-    units: Units | None = None,
+    units: Sequence[Units] = (),
     pieces: Pieces | None = None,
 ) -> ReportData:
     """Write the report of one run or of several merged runs, and return what it shows.
@@ -77,7 +78,7 @@ def write_page(
         facts: shown as they are, in this order; `title` becomes the title.
         explain: `sampler.explain()`, or "".
         trace: the trace of all chains; without it the page shows the energies of the kept samples.
-        units: of the target, for predictions of numbers; pictures are drawn in them.
+        units: of each target, for predictions of numbers; pictures are drawn in them.
         pieces: the text of each of some tokens, for predictions of tokens; without it the page shows no text.
     """
     test = next(iter(summary.evaluations.values()))
@@ -95,7 +96,7 @@ def write_page(
         kept_steps=sorted({r.step for r in posterior.records}),
         histogram=next(iter(EnergyHistogram.read_all(posterior.stores[0], posterior.records[0].stack)), None),
         reliability=reliability,
-        values=Values.of(test, units) if isinstance(test, ValueEvaluation) else None,
+        values=values_of(test, units) if isinstance(test, ValueEvaluation) else (),
         curve=test.curve,
         text=coloured(test, pieces) if isinstance(test, ClassEvaluation) and test.tokens and pieces else (),
         convergence=summary.convergence,
@@ -112,7 +113,7 @@ def page(data: ReportData) -> str:
     m = or_nan(data.metrics)
     judged = verdict(m, data.histogram, data.warnings)
     splits = [s for s in ("test", "train") if any(k.startswith(f"{s}/") and not math.isnan(v) for k, v in m.items())]
-    pictures = pictures_of(data)
+    pictures, targets = pictures_of(data), target_rows(m, data.values)
     seen_in = {p.title: p.checks for p in pictures}
     seen_in |= {"Convergence": IN_CONVERGENCE} if data.convergence else {}
     seen_in |= {"Predictions": IN_PREDICTIONS} if splits else {}
@@ -122,7 +123,7 @@ def page(data: ReportData) -> str:
     given = {
         **({"Predictions": splits} if worse else {}),  # first, because they are what is wrong
         "Next steps": steps, "Checks": True, "What was sampled": data.facts, "Predictions": splits,
-        "Classes": data.classes, "Out of distribution": ood_rows(m), "Text": data.text,
+        "Targets": targets, "Classes": data.classes, "Out of distribution": ood_rows(m), "Text": data.text,
         **{p.title: True for p in pictures},
         "Convergence": data.convergence, "All numbers": numbers, "What the sampler does": data.explain,
     }  # fmt: skip
@@ -134,11 +135,13 @@ def page(data: ReportData) -> str:
         marks=MARKS,
         verdict=judged,
         open_points=[c.name for level in ("bad", "look") for c in judged.checks if c.level == level],
-        result=_in_short(judged.metrics, data.values.units if data.values else Units()),
+        result=_in_short(judged.metrics, data.values),
         splits=splits,
         scores=list(score_headings(m).values()),
         of_numbers=score_headings(m) is VALUE_SCORES,
         score_rows=_score_rows(m, splits),
+        targets=targets,
+        of_targets=["items", *SHOWN.values()],
         pictures=pictures,
         readings={p.title: _worst(judged, p.checks) for p in pictures},
         script=script,
@@ -170,12 +173,15 @@ def _worst(judged: Verdict, names: Sequence[str]) -> Check | Judgement | None:
     return max(checks, key=lambda check: list(MARKS).index(check.level), default=None)
 
 
-def _in_short(m: Mapping[str, float], units: Units) -> str:
+def _in_short(m: Mapping[str, float], values: Sequence[Values]) -> str:
     """The result in one sentence; empty without test scores."""
     samples = "" if math.isnan(m["samples"]) else f" of {m['samples']:,.0f} networks"
     if not math.isnan(m["test/bma/rmse"]):
         one, average, inside = m["test/one_sample/rmse"], m["test/bma/rmse"], m["test/bma/coverage_90"]
-        in_units = f", {units.scale * average:.3g} in the units of {units.name}" if units.scale != 1 else ""
+        errors = {v.units: v.units.scale * average for v in values}
+        if len(values) > 1:
+            errors = {of: m[f"test/bma/{of.name}/rmse"] for of in errors}
+        in_units = "".join(f", {e:.3g} in the units of {of.name}" for of, e in errors.items() if of.scale != 1)
         return (
             f"The average{samples} predicts the test set with an RMSE of {average:.3g} (one sample: {one:.3g})"
             f"{in_units}, NLL {m['test/bma/nll']:.3f} nats. Its 90 % intervals hold {100 * inside:.0f} % of the data."

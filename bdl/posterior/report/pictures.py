@@ -16,7 +16,7 @@ from bdl.posterior.evaluation import Curve
 from bdl.posterior.judge_law import COLDEST_DIRECTION, HOTTEST_DIRECTION, KINETIC, T_EFF
 from bdl.posterior.judge_weights import TOLERATED_HEAT
 from bdl.posterior.report.text import Word
-from bdl.posterior.value_evaluation import Values
+from bdl.posterior.target_values import Values
 
 # What a reader who has never seen the picture looks for, and what its parts are
 ENERGY = (
@@ -71,6 +71,7 @@ HISTOGRAM = (
 
 LIMITS = (1 / TOLERATED_HEAT, TOLERATED_HEAT)  # of the ratio of a temperature to T
 DIRECTIONS_SHOWN = 20  # directions in a picture
+TARGETS_SHOWN = 8  # targets with pictures
 
 # The checks that these pictures show
 AVERAGE_CHECKS = ("Monte Carlo error", "Average against one sample")
@@ -92,7 +93,7 @@ class ReportData:
     kept_steps: np.ndarray | Sequence[int] = ()  # (k,)
     histogram: EnergyHistogram | None = None
     reliability: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # name -> probs (n, K), labels (n,)
-    values: Values | None = None  # for predictions of numbers
+    values: Sequence[Values] = ()  # of each target, for predictions of numbers
     curve: Curve | None = None
     text: Sequence[Word] = ()  # the first test tokens
     classes: Sequence[tuple[str, Sequence[str]]] = ()  # name -> items, recall, precision, IoU and AUC as texts
@@ -136,15 +137,14 @@ def pictures_of(data: ReportData) -> list[Picture]:
     from bdl.posterior.report import figures  # it imports matplotlib, which takes a second
 
     trace = data.trace if len(data.trace.get("step", ())) > 1 else {}
-    h, curve, v = data.histogram, data.curve, data.values
+    h, curve = data.histogram, data.curve
     pictures = []
-    if v is not None:
-        of = f", first of {v.targets} targets" if v.targets > 1 else ""
-        shares = (v.shares, len(v.y))
+    for v in data.values[:TARGETS_SHOWN]:
+        of, shares = f": {v.units.name}" if len(data.values) > 1 else "", (v.shares, len(v.y))
         pictures += [
             Picture(f"Predictions against data{of}", figures.intervals_figure, (v,), *INTERVALS),
             Picture(f"Residuals{of}", figures.residuals_figure, (v,), *RESIDUALS, "half"),
-            Picture("Calibration of quantiles", figures.quantiles_figure, shares, *QUANTILES, "half", WIDTHS),
+            Picture(f"Calibration of quantiles{of}", figures.quantiles_figure, shares, *QUANTILES, "half", WIDTHS),
         ]
     if moves(trace.get("energy", ())):
         energies = (trace["step"], trace["energy"], np.asarray(data.kept_steps))

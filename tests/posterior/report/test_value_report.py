@@ -20,7 +20,7 @@ from bdl.posterior.plot.predictions import INTERVALS_SHOWN
 from bdl.posterior.report import figures
 from bdl.posterior.report.numbers import print_summary, summarise
 from bdl.posterior.report.page import ReportData, page, write_page
-from bdl.posterior.value_evaluation import Units, Values
+from bdl.posterior.target_values import Units, Values, values_of
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_metrics_are_those_of_the_prediction(posterior, summary):
 
 def test_the_page_shows_numbers_in_words_tables_and_pictures(tmp_path, posterior, summary):
     path = tmp_path / "report.html"
-    write_page(path, posterior, summary, {"title": "toy"}, "", None, Units("price", 100.0, 10.0))
+    write_page(path, posterior, summary, {"title": "toy"}, "", None, [Units("price", 100.0, 10.0)])
     text = html.unescape(path.read_text())
     titles = re.findall(r"<h2>([^<]+)</h2>", text)
     assert titles[2:8] == [
@@ -69,7 +69,7 @@ def test_the_terminal_shows_the_scores_of_numbers(capsys, summary):
 
 def test_pictures_are_in_the_units_of_the_target(summary):
     evaluation = summary.evaluations["test"]
-    plain, scaled = Values.of(evaluation), Values.of(evaluation, Units("price", 100.0, 10.0))
+    (plain,), (scaled,) = values_of(evaluation), values_of(evaluation, [Units("price", 100.0, 10.0)])
     for name in ("y", "mean", "low", "high"):
         np.testing.assert_allclose(getattr(scaled, name), 100 + 10 * getattr(plain, name))
     np.testing.assert_allclose(scaled.std, 10 * plain.std)
@@ -104,7 +104,7 @@ def test_residuals_are_drawn_in_standard_deviations():
 
 
 def test_every_picture_can_be_embedded(summary):
-    values = Values.of(summary.evaluations["test"])
+    (values,) = values_of(summary.evaluations["test"])
     curve = summary.evaluations["test"].curve
     for draw, arguments in (
         (figures.intervals_figure, (values,)),
@@ -115,6 +115,9 @@ def test_every_picture_can_be_embedded(summary):
         assert figures.as_uri(draw, *arguments).startswith("data:image/svg+xml;base64,")
 
 
-def test_two_targets_say_which_one_is_drawn():
-    text = page(ReportData("t", values=replace(drawn(20), targets=2)))
-    assert "Predictions against data, first of 2 targets" in text
+def test_each_of_two_targets_has_its_pictures_and_a_row():
+    values = [replace(drawn(20), units=Units(name)) for name in ("price", "rent")]
+    text = page(ReportData("t", values=values, metrics={"test/bma/rent/rmse": 1.25, "test/targets/rent": 20.0}))
+    for name in ("price", "rent"):
+        assert f"Predictions against data: {name}" in text and f"Calibration of quantiles: {name}" in text
+    assert re.search(r"<tr><th>rent</th><td[^>]*>20</td><td[^>]*>1.25</td>", text)
