@@ -21,18 +21,16 @@ from bdl.data.encoding import InputEncoding
 from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
 from bdl.data.target import NumberTarget
-from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NORMAL
+from bdl.data.target_law import HURDLE, NAMES, NORMAL
 from bdl.errors import ConfigError
-from bdl.likelihoods import CategoricalNLL, GaussianNLL, Likelihood, likelihood_of, with_constant_scale
+from bdl.likelihoods import CategoricalNLL, GaussianNLL, Likelihood, with_constant_scale
 from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
-from bdl.sklearn.rows import group_numbers, rows_that_count
-from bdl.sklearn.sampling import SamplingPlan, sample
+from bdl.sklearn.rows import rows_that_count
+from bdl.sklearn.sampling import SamplingPlan, group_numbers, sample
 from bdl.start import AdamWStart
-
-LOSSES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA}
 
 
 def dense(X: Any) -> np.ndarray:
@@ -201,12 +199,9 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             random_state, verbose: see `BayesianMLPClassifier`.
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
             output of the network. "constant": one for all rows, learned. A number: known, in the units of y.
-        loss: the law of y around a network. "normal"; "hurdle": values that repeat have probabilities of their own,
-            see `bdl.HurdleNLL`; "lognormal" or "gamma", for positive numbers. "auto" takes "hurdle" where more rows
-            than rounding explains sit on one value, or on a few, and noise="input"; else "normal". Compare laws by
-            CRPS, `predictive(X).crps(y)`: the log density of a law with masses is no log density of one without.
-        standardize: give every column of X mean 0 and standard deviation 1, and y too; other laws than the normal one
-            measure y from a bound or a repeated value in any case.
+        loss: the law of y around a network: "normal"; "lognormal" or "gamma", for positive numbers; "hurdle", see
+            `bdl.HurdleNLL`, which "auto" takes where a tenth of y is one value. Compare by `predictive(X).crps(y)`.
+        standardize: give every column of X, and y, mean 0 and standard deviation 1.
 
     Attributes:
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision, and
@@ -230,21 +225,19 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         if y.min() == y.max():
             raise ConfigError(f"y is {y[0]:g} in all {len(y)} rows: nothing can be learned about a constant")
         values = pd.Series(y, name="y", dtype=np.float64)
-        if self.loss not in LOSSES:
-            raise ConfigError(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}")
+        if self.loss not in NAMES:
+            raise ConfigError(f"loss must be one of {', '.join(NAMES)}, got {self.loss!r}")
         plain = self.loss == "auto" and (self.noise != "input" or not self.standardize)
-        learned = NumberTarget.learn(values, "y", "regression", NORMAL if plain else LOSSES[self.loss])
-        as_it_is = not self.standardize and learned.loss.get("_target_", NORMAL) == NORMAL
-        self.target_ = dataclasses.replace(learned, mean=0.0, std=1.0) if as_it_is else learned
+        learned = NumberTarget.learn(values, "y", "regression", NORMAL if plain else NAMES[self.loss])
+        scaled = self.standardize or learned.kind != NORMAL
+        self.target_ = learned if scaled else dataclasses.replace(learned, mean=0.0, std=1.0)
         net, likelihood = self._law(len(y))
         self._sample(X, self.target_.encode(values, "y"), net, likelihood, groups, weights)
         return self
 
     def _law(self, rows: int) -> tuple[nn.Module, Likelihood]:
         """The network and its likelihood, in the units that the network sees. Raises ConfigError for other noise."""
-        kind = self.target_.loss.get("_target_", NORMAL)
-        predicted = likelihood_of({"type": kind, **self.target_.loss})
-        assert predicted is not None
+        kind, predicted = self.target_.kind, self.target_.likelihood
         if self.noise == "input":
             return self._net(predicted.per_target, rows), predicted
         if kind == HURDLE or kind != NORMAL and self.noise != "constant":

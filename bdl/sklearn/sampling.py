@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -25,7 +27,7 @@ from bdl.posterior.report.numbers import summarise
 from bdl.posterior.verdict import verdict
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.samplers.dynamics.base import Transition
-from bdl.tune.find import HELD_OUT_SHARE
+from bdl.tune.find import rows_of_trials
 from bdl.tune.sampler import SAMPLERS, choose_length, choose_sampler
 
 BURN_IN = 0.4  # share of the steps before samples are kept
@@ -106,6 +108,16 @@ class SamplingPlan:
         return {name: value for name, value in settings.items() if value is not None}
 
 
+def group_numbers(groups: Any, rows: int, name: str) -> Tensor | None:
+    """(rows,) int64, equal for rows of one group. Raises ConfigError for another number of rows, and for gaps."""
+    if groups is None:
+        return None
+    codes, _ = pd.factorize(pd.Series(np.asarray(groups).ravel()))
+    if len(codes) != rows or (codes < 0).any():
+        raise ConfigError(f"{name} has {(codes >= 0).sum()} values for {rows} rows: give each row its group")
+    return torch.from_numpy(codes)
+
+
 def sample(
     net: nn.Module,
     law: Likelihood,
@@ -127,9 +139,9 @@ def sample(
     with quiet_on_one_thread(), tempfile.TemporaryDirectory() as folder:
         stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
         if plan.start is not None:
-            default = bdl.AdamWStart(val_fraction=HELD_OUT_SHARE)  # on the rows of the trials
-            start = plan.start if isinstance(plan.start, bdl.AdamWStart) else default
-            start.train(stack, batches_of(x, targets, len(x), plan), likelihood, groups=groups)
+            start, (rows, _) = plan.start, rows_of_trials(len(x), plan.seed, groups)  # trials begin there too
+            start = start if isinstance(start, bdl.AdamWStart) else bdl.AdamWStart()
+            start.train(stack, batches_of(x, targets, len(x), plan), likelihood, groups=groups, rows=rows)
         settings = find_missing(stack, likelihood, x, targets, plan, groups)
         plan = asked.for_rows(len(x), settings.pop("rhat", math.nan))
         monitor, sampler = run(stack, likelihood, x, targets, plan, settings, folder)

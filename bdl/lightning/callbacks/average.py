@@ -37,8 +37,6 @@ class ModelAverage(SamplerCallback):
     the caller says what the outputs mean, and for targets that do not fit the outputs.
     """
 
-    ends_block = False
-
     def __init__(self, keep: Keep, loader: Any = None, name: str = "val", likelihood: Likelihood | None = None):
         self.keep, self.loader, self.name, self.likelihood = keep, loader, name, likelihood
         self.metrics: dict[str, float] = {}
@@ -48,6 +46,7 @@ class ModelAverage(SamplerCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
+        self.ends_block = pl_module.device.type != "cpu"  # an accelerator replays recorded steps, which own the buffers
         if self.loader is None and trainer.datamodule is not None:  # type: ignore[attr-defined]
             self.loader = trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
         if not self.loader:
