@@ -28,8 +28,8 @@ from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
-from bdl.sklearn.rows import rows_that_count
-from bdl.sklearn.sampling import SamplingPlan, group_numbers, sample
+from bdl.sklearn.rows import group_numbers, rows_that_count
+from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
 
 

@@ -1,11 +1,13 @@
-"""The rows of a fit: which of them count, and how much."""
+"""The rows of a fit: which of them count, how much, and which belong together."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from bdl.errors import ConfigError
@@ -25,5 +27,15 @@ def rows_that_count(X: np.ndarray, y: np.ndarray, groups: Any, weights: Any) -> 
     counts = w > 0
     if counts.sum() < 2:
         raise ConfigError("sample_weight is zero in all rows but one, or in all: give more rows a weight above 0")
-    kept = groups if groups is None or len(groups) != len(y) else np.asarray(groups).ravel()[counts]
+    kept = groups if groups is None or len(groups) != len(y) else column_or_1d(groups)[counts]
     return X[counts], y[counts], kept, None if (w == 1).all() else torch.from_numpy(w[counts])
+
+
+def group_numbers(groups: Any, rows: int, name: str) -> Tensor | None:
+    """(rows,) int64, equal for rows of one group. Raises ConfigError for another number of rows, and for gaps."""
+    if groups is None:
+        return None
+    codes, _ = pd.factorize(pd.Series(column_or_1d(groups)))
+    if len(codes) != rows or (codes < 0).any():
+        raise ConfigError(f"{name} has {(codes >= 0).sum()} values for {rows} rows: give each row its group")
+    return torch.from_numpy(codes)

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -106,16 +104,6 @@ class SamplingPlan:
             "friction": dynamics.friction if "friction" in given else None,
         }
         return {name: value for name, value in settings.items() if value is not None}
-
-
-def group_numbers(groups: Any, rows: int, name: str) -> Tensor | None:
-    """(rows,) int64, equal for rows of one group. Raises ConfigError for another number of rows, and for gaps."""
-    if groups is None:
-        return None
-    codes, _ = pd.factorize(pd.Series(np.asarray(groups).ravel()))
-    if len(codes) != rows or (codes < 0).any():
-        raise ConfigError(f"{name} has {(codes >= 0).sum()} values for {rows} rows: give each row its group")
-    return torch.from_numpy(codes)
 
 
 def sample(
