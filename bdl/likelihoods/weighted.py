@@ -49,6 +49,15 @@ class WeightedNLL(Likelihood):
     def distribution(self, outputs: Tensor) -> Distribution:
         return self.likelihood.distribution(outputs)
 
+    def mean(self, outputs: Tensor) -> Tensor:
+        return self.likelihood.mean(outputs)
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        return self.likelihood.variance(outputs)
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return self.likelihood.cdf(outputs, y)
+
     def num_outputs(self, targets: int) -> int:
         return self.likelihood.num_outputs(targets)
 
