@@ -41,6 +41,7 @@ from .likelihoods import (
     ObservedNLL,
     PoissonNLL,
     StudentTNLL,
+    WeightedNLL,
     with_constant_scale,
 )
 from .posterior import plot
@@ -162,6 +163,7 @@ __all__ = [
     "Tuning",
     "Uniform",
     "ValuePrediction",
+    "WeightedNLL",
     "callbacks",
     "data",
     "find_settings",

@@ -32,14 +32,6 @@ class Trained:
     val_loss: Tensor  # (C,) mean validation loss of that state, nats
 
 
-def rows_of_start(items: int, fraction: float, seed: int, groups: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The items on which the start is trained, and those that stop its training, both in ascending order.
-
-    Tuning compares candidates on the latter, which no network of a trial has been trained on.
-    """
-    return hold_out(items, fraction, derive_seed("start", seed), groups=groups)
-
-
 @dataclass(frozen=True)
 class AdamWStart:
     """Trains the C networks of a `ChainStack` in place, as a deep ensemble (Lakshminarayanan et al. 2017), by AdamW.
@@ -95,6 +87,7 @@ class AdamWStart:
         compiled: Compile = "auto",
         progress: Progress | None = None,
         groups: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> Trained:
         """Train the stack on the items of a training loader, whose position stays.
 
@@ -109,6 +102,7 @@ class AdamWStart:
             compiled: see `compile` of `BayesianModule`.
             progress: called after every epoch.
             groups: (N,) of the training items; a part of them that is held out has whole groups.
+            rows: (n,) indices of the training items to learn from, and to stop the training by; None for all.
 
         Raises DivergedError for a member whose validation loss was never finite, ConfigError for items that are too few
         to hold some out or do not fit the loss.
@@ -119,7 +113,7 @@ class AdamWStart:
             )
         plan = batches.batches if isinstance(batches, WorkerBatches) else batches
         device = next(stack.parameters()).device
-        train, held_out = self._split(plan, val, None if stack.shared else stack.chains, groups)
+        train, held_out = self._split(plan, val, None if stack.shared else stack.chains, groups, rows)
         if isinstance(loss, Likelihood):
             loss.check_items(train.y)
         best, epoch = _Best(stack, self.patience), 0
@@ -141,12 +135,19 @@ class AdamWStart:
         return Trained(epoch, best.epoch.cpu(), best.loss.cpu())
 
     def _split(
-        self, plan: TensorBatches, val: TensorSlices | None, chains: int | None, groups: Tensor | None
+        self,
+        plan: TensorBatches,
+        val: TensorSlices | None,
+        chains: int | None,
+        groups: Tensor | None,
+        rows: Tensor | None,
     ) -> tuple[TensorBatches, TensorSlices]:
         """The loader of the training items, and the items whose loss stops the training."""
         x, y, seed = plan.x, plan.y, derive_seed("start", plan.seed)
+        if rows is not None:
+            x, y, groups = x[rows], y[rows], None if groups is None else groups[rows.cpu()]
         if val is None:
-            kept, out = rows_of_start(len(y), self.val_fraction, plan.seed, groups)
+            kept, out = hold_out(len(y), self.val_fraction, seed, groups=groups)
             if not len(out):
                 raise ConfigError(
                     f"start.val_fraction = {self.val_fraction} of {len(y)} training items holds out none: raise it, or "

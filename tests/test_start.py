@@ -132,6 +132,16 @@ def test_training_items_are_held_out_where_no_validation_part_is():
     assert batches.state_dict() == {"epoch": 0, "index": 0} and len(batches.dataset) == 50
 
 
+def test_groups_are_held_out_as_a_whole():
+    recorder, groups = Recorder(), torch.arange(50) // 5
+    AdamWStart(lr=1e-3, batch_size=9, epochs=8, val_fraction=0.25).train(
+        bdl.ChainStack(nn.Linear(1, 1), CHAINS), numbered(), recorder, groups=groups
+    )
+    held = {item // 5 for item in recorder.validated}
+    assert len(held) == 2 and recorder.validated == {item for item in range(50) if item // 5 in held}
+    assert recorder.trained == set(range(50)) - recorder.validated
+
+
 def test_validation_items_leave_all_training_items():
     recorder = Recorder()
     x = torch.arange(50.0, 60.0).unsqueeze(1)

@@ -35,6 +35,9 @@ class Columns:
         drop: further columns that are no inputs.
         categorical: columns of numbers that name categories.
         max_levels: a text column with more categories is refused.
+        exposure: the column of exposures, over which the counts of the target were collected: their mean is exposure x
+            rate. It makes the task "counts".
+        weight: the column of weights. A row of weight 2 counts as the row twice.
         lags: columns whose earlier values are inputs, and how many rows earlier, such as {"sales": [1, 7]}. The rows
             are sorted by `TableSplit.order`, within each `TableSplit.group`.
     """
@@ -46,6 +49,20 @@ class Columns:
     categorical: Sequence[str] = ()
     max_levels: int = 50
     lags: Mapping[str, Sequence[int]] | None = None
+    exposure: str | None = None
+    weight: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.exposure is not None and self.task not in (None, "counts"):
+            raise ConfigError(
+                f"data.exposure={self.exposure} is the exposure of a count, and data.task={self.task}: set "
+                "data.task=counts, or leave data.exposure out"
+            )
+
+    @property
+    def asked(self) -> Task | None:
+        """The task, as far as it need not be found."""
+        return "counts" if self.exposure is not None else self.task
 
     @property
     def targets(self) -> list[str]:
@@ -59,7 +76,8 @@ class Columns:
     def no_inputs(self, split: TableSplit) -> list[str]:
         """A column of groups is an input where `categorical` names it."""
         group = None if split.group in self.categorical else split.group
-        return [*self.targets, *self.id, *self.drop, *(name for name in (split.column, group) if name is not None)]
+        others = self.exposure, self.weight, split.column, group
+        return [*self.targets, *self.id, *self.drop, *(name for name in others if name is not None)]
 
     def check(self, frame: Frame, split: TableSplit, place: str) -> None:
         """Raise ConfigError for names of columns that the table lacks, and for a target that is named twice."""
@@ -69,11 +87,13 @@ class Columns:
             raise ConfigError(f"data.target names {twice[0]} twice: name each target once")
         named = {"target": self.targets, "id": self.id, "drop": self.drop, "categorical": self.categorical}
         of_split = {"split_column": split.column, "order": split.order, "group": split.group}
-        named |= {key: [column] for key, column in of_split.items() if column is not None}
+        singles = {"exposure": self.exposure, "weight": self.weight}
+        named |= {key: [column] for key, column in {**of_split, **singles}.items() if column is not None}
         of_each(lambda key: require_columns(frame, named[key], f"data.{key}=", place), named, place)
-        for key in named.keys() - {"target"}:
-            if both := [name for name in named[key] if name in self.targets]:
-                raise ConfigError(f"data.{key} names {both[0]}, which is the target: take it out of data.{key}")
+        for use, columns in {"target": self.targets, **{use: [name] for use, name in singles.items() if name}}.items():
+            for key in named.keys() - {"target"} if use == "target" else ("id", "drop", "categorical"):
+                if both := [name for name in columns if name in named[key]]:
+                    raise ConfigError(f"data.{key} names {both[0]}, which is the {use}: take it out of data.{key}")
 
 
 @dataclass(frozen=True)

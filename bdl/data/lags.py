@@ -84,8 +84,10 @@ class Lags:
                 "series, or smaller lags"
             )
         if not complete.all():
-            line = f"{place}: {(~complete).sum()} of {len(frame)} rows have no {self.longest} rows before them in their"
-            warnings.warn(f"{line} series, with the values that data.lags asks for, and are left out", BdlWarning, 3)
+            line = f"{place}: {(~complete).sum()} of {len(frame)} rows have fewer than {self.longest} rows before them"
+            warnings.warn(
+                f"{line} in their series, with the values that data.lags asks for, and are left out", BdlWarning, 3
+            )
         last = rows.groupby(SERIES, sort=False).tail(self.longest).drop(columns=ROW)
         plain = tuple({name: _plain(value) for name, value in row.items()} for row in last.to_dict("records"))
         widest = rows.groupby(SERIES)[KEY].diff().max()
@@ -122,8 +124,8 @@ class Lags:
             )
         if first.any():
             warnings.warn(
-                f"{place}: {first.sum()} of {len(frame)} rows, the first of their series, have no {self.longest} rows "
-                "before them: they serve the later ones, and have no prediction", BdlWarning, 3,
+                f"{place}: {first.sum()} of {len(frame)} rows, the first of their series, have fewer than "
+                f"{self.longest} rows before them: they serve the later ones, and have no prediction", BdlWarning, 3,
             )  # fmt: skip
         self._warn_of_holes(rows, place)
         return frame.assign(**made), complete

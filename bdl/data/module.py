@@ -37,6 +37,9 @@ class DataModule(L.LightningDataModule):
         input_shape: the shape of one item as the network sees it; by default that of the first training item.
         batch_size: items per chain and step; by default that of the training loader.
         target_units: name, shift and scale of each target of a regression, whose units are shift + scale x labels.
+        weighted: whether the labels carry the weights of their items, see `bdl.likelihoods.WeightedNLL`.
+        has_offset: whether the last number of an item is no input, but an offset of the log rate of its count, see
+            `bdl.likelihoods.WithOffset`.
         loss: the likelihood that fits the labels of a regression, as `_target_` and arguments; {} is that of the task.
             Where another of the same class is asked for, it has these arguments as far as it gives none.
         gaps: whether some of several targets are missing in some items, NaN in their labels.
@@ -49,6 +52,8 @@ class DataModule(L.LightningDataModule):
     task: Task = "classification"
     num_targets: int = 1
     target_units: tuple[tuple[str, float, float], ...] | None = None
+    has_offset: bool = False
+    weighted: bool = False
     loss: Mapping[str, Any] = {}
     gaps: bool = False
     overview: str | None = None

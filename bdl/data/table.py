@@ -5,24 +5,24 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-import numpy as np
 import pandas as pd
-import pandas.util
+import torch
 from torch import Tensor
 
 from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
-from bdl.data.frame import Format, Reading, locate
+from bdl.data.exposure import ExposureColumn, weights_of
+from bdl.data.frame import Format, Reading, locate, require_columns
 from bdl.data.kinds import of_each
 from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
+from bdl.data.repeated import warn_of_repeated
 from bdl.data.target import ClassTarget
 from bdl.data.targets import (
     NumberTargets,
@@ -37,10 +37,10 @@ from bdl.data.targets import (
 from bdl.data.tensors import TensorDataModule, count_batch
 from bdl.data.together import Order
 from bdl.data.values import Frame
-from bdl.errors import BdlWarning, ConfigError
+from bdl.errors import ConfigError
+from bdl.likelihoods import with_weights
 
 FORMAT_VERSION = 3
-hash_rows: Any = pandas.util.hash_pandas_object  # which type checkers do not find
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class TableEncoding:
         target: what the network predicts.
         id: columns that name the rows.
         reading: how the files of the table are written.
+        exposure: makes the offset of a log rate; None without one.
         lags: the inputs that come from earlier rows.
     """
 
@@ -60,6 +61,15 @@ class TableEncoding:
     id: tuple[str, ...]
     reading: Reading
     lags: Lags | None = None
+    exposure: ExposureColumn | None = None
+
+    def encode(self, frame: Frame, key: str, place: str, last: bool = False) -> Tensor:
+        """(n, features) float32 as the network reads them, as `InputEncoding.encode`; an offset is the last one."""
+        if self.exposure is None:
+            return self.inputs.encode(frame, key, place, last)
+        require_columns(frame, [self.exposure.name], key, place)
+        offset = torch.from_numpy(self.exposure.encode(frame[self.exposure.name], place))
+        return torch.cat([self.inputs.encode(frame, key, place, last), offset], 1)
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON can hold."""
@@ -70,6 +80,7 @@ class TableEncoding:
             "target": target_to_plain(self.target),
             "id": list(self.id),
             "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
+            **({} if self.exposure is None else {"exposure": asdict(self.exposure)}),
             **({} if self.lags is None else {"lags": self.lags.to_plain()}),
         }
 
@@ -85,7 +96,8 @@ class TableEncoding:
             inputs, target = InputEncoding.from_plain(plain["columns"]), target_from_plain(plain["target"])
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
             lags = Lags.from_plain(plain["lags"]) if "lags" in plain else None
-            return TableEncoding(inputs, target, tuple(plain["id"]), reading, lags)
+            exposure = ExposureColumn(**plain["exposure"]) if "exposure" in plain else None
+            return TableEncoding(inputs, target, tuple(plain["id"]), reading, lags, exposure)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"no encoding of a table, {error} is missing or wrong: restore the file") from error
 
@@ -152,11 +164,13 @@ class TableDataModule(TensorDataModule):
         labels = {name: pd.concat([part[name] for part in rows.values()]).dropna() for name in names}
         of_columns = columns.categorical, columns.max_levels, place, reading.day_first
         questions: list[Callable[[], Any]] = [
-            lambda: learn_target(labels, {name: train[name].dropna() for name in names}, columns.task, place, loss),
+            lambda: learn_target(labels, {name: train[name].dropna() for name in names}, columns.asked, place, loss),
             lambda: InputEncoding.learn(train, of_inputs, *of_columns),
+            lambda: None if columns.exposure is None else ExposureColumn.learn(train[columns.exposure], place),
         ]
-        (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
-        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path), lags)
+        (rule, reason), inputs, exposure = of_each(lambda ask: ask(), questions, place)
+        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path), lags, exposure)
+        weights = {} if columns.weight is None else weights_of(rows, columns.weight, places)
         splits = self._encode(rows, places)
         classes = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=classes, **batching)
@@ -164,13 +178,21 @@ class TableDataModule(TensorDataModule):
         numbers = number_targets(rule)
         self.target_units = tuple((part.name, part.mean, part.std) for part in numbers) or None
         self.loss = {} if isinstance(rule, ClassTarget) else rule.loss
-        said = [self.held_out, *(part.words for part in numbers)]
-        self.overview = (
-            f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
-            f"{'targets' if len(names) > 1 else 'target'} {rule.name}: {rule.task} ({reason})"
-        ) + "".join(f"; {words}" for words in said if words)
+        self.has_offset = exposure is not None
+        if weights:
+            self._weigh(weights, **batching)
+        said = [
+            exposure and f"mean = rate x {exposure.name}, on average {exposure.mean:.4g}",
+            f"{columns.weight} weighs rows: those for training count as {weights['train'].sum():,.6g}; in scores each "
+            "counts once, but for weighted_nll" if weights else "",
+            self.held_out, *(part.words for part in numbers),
+        ]  # fmt: skip
+        self.overview = "; ".join([
+            f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0] - self.has_offset} inputs",
+            f"{'targets' if len(names) > 1 else 'target'} {rule.name}: {rule.task} ({reason})", *filter(None, said),
+        ])  # fmt: skip
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
-            _warn_of_repeated(splits, place)
+            warn_of_repeated(splits, place)
 
     def with_batches(
         self, batch_size: int | Literal["auto"] | None = "auto", **batching: Unpack[Batching]
@@ -180,6 +202,14 @@ class TableDataModule(TensorDataModule):
         x, y = self.splits["train"]
         other._use(TensorBatches(x, y, count_batch(batch_size, len(y)), **batching))
         return other
+
+    def _weigh(self, weights: Mapping[str, Tensor], **batching: Unpack[Batching]) -> None:
+        """Let the labels of each split carry the weights (n,) of its rows."""
+        if self.gaps:
+            raise ConfigError("data.weight takes rows that have all targets: leave out the others, or the weights")
+        self.weighted = True
+        self.splits = {s: (x, with_weights(y, weights[s])) for s, (x, y) in self.splits.items()}
+        self._use(TensorBatches(*self.splits["train"], self.batch_size, **batching))
 
     def identity(self) -> dict[str, Any]:
         """Checksums of the encoding and of the training rows, and the name of the target."""
@@ -196,12 +226,12 @@ class TableDataModule(TensorDataModule):
 
     def _encode(self, rows: Mapping[str, Rows], places: Mapping[str, str]) -> dict[str, tuple[Tensor, Tensor]]:
         """x and y of each split. The rows are given up: a column is let go once it is an input of all."""
-        inputs, target = self.encoding.inputs, self.encoding.target
+        target = self.encoding.target
         y = {s: labels_of(target, part, places[s]) for s, part in rows.items()}
         x = {}
         for s in sorted(rows, key="train".__eq__):  # the largest split last
             key, place = f"data.{s}_path: ", f"{places[s]}, {s} rows"
-            x[s] = inputs.encode(rows[s], key, place, last=s == "train")
+            x[s] = self.encoding.encode(rows[s], key, place, last=s == "train")
         return {s: (x[s], y[s]) for s in rows}
 
 
@@ -217,17 +247,6 @@ def _with_lags(
     lags = Lags.checked(columns.lags or {}, frame, columns.targets[0], order, split.group, place)
     lags, frame, complete = lags.learn(frame, place)
     return frame[complete], lags
-
-
-def _warn_of_repeated(splits: Mapping[str, tuple[Tensor, Tensor]], place: str) -> None:
-    """Warn of test rows that are training rows too, because scores on them tell nothing about new rows."""
-    rows = (pd.DataFrame(np.column_stack(splits[split])) for split in ("train", "test"))
-    train, test = (np.unique(hash_rows(frame, index=False)) for frame in rows)
-    if repeated := int(np.isin(test, train).sum()):
-        warnings.warn(
-            f"{place}: {repeated} of {len(test)} different test rows are training rows too, value for value: if they "
-            "are copies, remove them from the table, because scores on them say nothing about new rows", BdlWarning, 3,
-        )  # fmt: skip
 
 
 def read_table(
@@ -253,6 +272,8 @@ def read_table(
     test_path: str | Path | None = None,
     val_path: str | Path | None = None,
     all_rows: bool = False,
+    exposure: str | None = None,
+    weight: str | None = None,
     order: str | None = None,
     group: str | None = None,
     lags: Mapping[str, Sequence[int]] | None = None,
@@ -261,7 +282,7 @@ def read_table(
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
-    columns = Columns(target, task, id, drop, categorical, max_levels, lags)
+    columns = Columns(target, task, id, drop, categorical, max_levels, lags, exposure, weight)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
     files = test_path, val_path, all_rows
     split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)

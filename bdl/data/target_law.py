@@ -15,6 +15,7 @@ from bdl.likelihoods.support import Support, Tail
 NORMAL, HURDLE, LOG_NORMAL, GAMMA = (
     f"bdl.{name}" for name in ("HeteroscedasticNLL", "HurdleNLL", "LogNormalNLL", "GammaNLL")
 )
+NAMES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA}
 SHARE = 0.1  # of the rows on one value, above which it has a mass; see scripts/results/tables/repeated.md
 TIMES = 5.0  # as often as the most frequent of the other values, which tells how many ties rounding makes
 LEAST = 10  # rows on a value that has a mass, rows elsewhere, and different values there
@@ -114,9 +115,10 @@ def _positive(values: np.ndarray, every: np.ndarray, asked: str, name: str, std:
             f"{wrong[0]:g}: loss=auto finds one that fits, loss=normal takes all numbers"
         )
     support = _fitted(values / std, 0.0, None, tails=("log",))
-    loss = {"_target_": asked, "center": support.center, "spread": support.spread}
+    limit = LIMIT * float(values.max() / std)
+    loss = {"_target_": asked, "center": support.center, "spread": support.spread, "limit": limit}
     if asked == LOG_NORMAL:
-        loss |= {"limit": LIMIT * float(values.max() / std), **_least(values / std, support)}
+        loss |= _least(values / std, support)
     return TargetLaw(0.0, std, loss)
 
 

@@ -12,8 +12,9 @@ from bdl.engine.forward import hooked, mlp_layers
 from bdl.engine.gradient import Autograd, Gradient, InTurn, OnLeaves, Recorded
 from bdl.engine.graphs import recorder_for
 from bdl.engine.mlp_gradient import MLPGradient, supports
+from bdl.engine.offset_gradient import OffsetGradient, OffsetLikelihood
 from bdl.engine.stack import ChainStack
-from bdl.likelihoods import Likelihood, Loss, mean_loss
+from bdl.likelihoods import Likelihood, Loss, WithOffset, mean_loss
 from bdl.torch_private import has_tensor_hooks, is_compiled
 
 Compile = bool | Literal["auto"]
@@ -53,6 +54,8 @@ def choose_gradient(
     written = None if casts else _written_out(net, loss) or _in_turn(net, loss, autograd)
     if written is None or list(map(id, written.params)) != list(map(id, autograd.params)):
         written = autograd
+    if isinstance(written, MLPGradient) and isinstance(written.loss, OffsetLikelihood):
+        return OffsetGradient(mlp_kernel.compiled(written, compiled is True) if compiled else written)
     if isinstance(written, InTurn) or not compiled:
         return written
     gradient = mlp_kernel.compiled(written, required=compiled is True) if isinstance(written, MLPGradient) else written
@@ -92,7 +95,10 @@ def _repeats_itself(stack: ChainStack) -> bool:
 
 
 def _written_out(stack: ChainStack, loss: Loss) -> MLPGradient | None:
-    layers = mlp_layers(stack.net)
+    net = stack.net
+    if type(net) is WithOffset and isinstance(loss, Likelihood):
+        net, loss = net.net, OffsetLikelihood(loss, net.targets)
+    layers = mlp_layers(net)
     hooks = (hooked(m) or any(map(has_tensor_hooks, m.parameters(recurse=False))) for m in stack.modules())
     watched = is_compiled(stack) or stack.frozen_names or any(hooks)
     if watched or layers is None or stack.method not in ("auto", "bmm") or not supports(layers):

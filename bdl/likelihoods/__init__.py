@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bdl.likelihoods.base import Likelihood, Loss, Outputs, as_columns, mean_loss, mean_loss_and_gradient
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
-from bdl.likelihoods.heads import ConstantOutputs, with_constant_scale
+from bdl.likelihoods.heads import ConstantOutputs, WithOffset, with_constant_scale
 from bdl.likelihoods.hurdle import HurdleNLL
 from bdl.likelihoods.losses import EXAMPLES, check_loss, in_words, law_note, likelihood_of, outputs_of, refuse_misfit
 from bdl.likelihoods.mixed import MixedLaw
@@ -27,6 +27,7 @@ from bdl.likelihoods.values import (
     PoissonNLL,
     StudentTNLL,
 )
+from bdl.likelihoods.weighted import WeightedNLL, with_weights
 
 _CountNLL = NegativeBinomialNLL | PoissonNLL
 ValueNLL = GammaNLL | GaussianNLL | HeteroscedasticNLL | HurdleNLL | LogNormalNLL | StudentTNLL | _CountNLL
@@ -34,7 +35,7 @@ ValueNLL = GammaNLL | GaussianNLL | HeteroscedasticNLL | HurdleNLL | LogNormalNL
 __all__ = [
     "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GammaNLL", "GaussianNLL", "HeteroscedasticNLL",
     "HurdleNLL", "Likelihood", "LogNormalNLL", "Loss", "MixedLaw", "MultivariateNormalNLL", "NegativeBinomialNLL",
-    "ObservedNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "as_columns", "check_loss", "in_words",
-    "law_note", "likelihood_of", "mean_loss",
-    "mean_loss_and_gradient", "outputs_of", "refuse_misfit", "with_constant_scale",
+    "ObservedNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "WeightedNLL", "WithOffset", "as_columns",
+    "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "outputs_of",
+    "refuse_misfit", "with_constant_scale", "with_weights",
 ]  # fmt: skip

@@ -94,6 +94,15 @@ class Likelihood:
         """The same law for outputs that `rows` has arranged."""
         return self
 
+    @property
+    def unweighted(self) -> Likelihood:
+        """The law of one row, whatever its weight."""
+        return self
+
+    def split(self, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The targets by themselves, and the weights (..., B) of their rows; None for 1 each."""
+        return y, None
+
     def counted(self, y: Tensor) -> Tensor | None:
         """Which targets count, as booleans of the shape of y; None for all."""
         return None

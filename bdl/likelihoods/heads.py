@@ -1,4 +1,4 @@
-"""Outputs that do not depend on the input, such as one scale for all items."""
+"""Outputs that do not depend on the input, such as one scale for all items, and outputs with an offset."""
 
 from __future__ import annotations
 
@@ -50,3 +50,33 @@ def with_constant_scale(net: nn.Module, targets: int = 1, start: float = 0.0) ->
     start: the constants at the start.
     """
     return nn.Sequential(net, ConstantOutputs(targets, start))
+
+
+class WithOffset(nn.Module):
+    """A network of log rates whose last input is an offset, which is added to the outputs and not seen inside.
+
+    With the logarithm of the exposure as offset, the mean of `PoissonNLL` and of `NegativeBinomialNLL` is exposure x
+    rate. The dispersion stays as it is.
+
+    >>> rates = WithOffset(nn.Linear(3, 1))
+    >>> x = torch.randn(4, 3)
+    >>> offset = torch.tensor([[0.0], [0.0], [1.0], [1.0]])
+    >>> (rates(torch.cat([x, offset], 1)) - rates.net(x)).flatten()
+    tensor([0., 0., 1., 1.], grad_fn=<ViewBackward0>)
+
+    Args:
+        net: inputs (..., d) -> outputs (..., K); it is given x (..., d + 1) without the last column.
+        targets: how many outputs are log rates; they come first.
+    """
+
+    def __init__(self, net: nn.Module, targets: int = 1):
+        super().__init__()
+        self.net, self.targets = net, targets
+
+    def forward(self, x: Tensor) -> Tensor:
+        return shifted(self.net(x[..., :-1]), x[..., -1:], self.targets)
+
+
+def shifted(outputs: Tensor, offset: Tensor, targets: int) -> Tensor:
+    """The outputs (..., K), with the offset (..., 1) added to the first `targets` of them."""
+    return torch.cat([outputs[..., :targets] + offset, outputs[..., targets:]], -1)

@@ -18,6 +18,7 @@ from bdl.likelihoods.multivariate import MultivariateNormalNLL
 from bdl.likelihoods.observed import ObservedNLL
 from bdl.likelihoods.positive import GammaNLL, LogNormalNLL
 from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL
+from bdl.likelihoods.weighted import WeightedNLL
 
 _CLASSES = (
     BernoulliNLL, CategoricalNLL, GammaNLL, GaussianNLL, HeteroscedasticNLL, HurdleNLL, LogNormalNLL,
@@ -61,6 +62,9 @@ def likelihood_of(loss: Any, num_outputs: int = 1, axes: int = 2) -> Likelihood 
         fields = {f.name for f in dataclasses.fields(BDL_LOSSES[name])}  # type: ignore[arg-type]
         given = {k: likelihood_of(v) if k == "of" else v for k, v in settings.items() if k in fields}
         return BDL_LOSSES[name](**given)
+    if name == "bdl.WeightedNLL":
+        inner = likelihood_of(settings["likelihood"], num_outputs, axes)
+        return None if inner is None else WeightedNLL(inner)
     if name in CLASS_LOSSES:
         return CategoricalNLL(class_axis=1 - axes)
     if name in LABELS:

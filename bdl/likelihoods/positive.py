@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.distributions import Distribution, Gamma, Independent
 
 from bdl.devices import widest
-from bdl.errors import ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns, refuse_targets
 from bdl.likelihoods.hurdle import moments_on_line, outside
 from bdl.likelihoods.mixed import MixedLaw
@@ -97,8 +96,8 @@ class GammaNLL(Likelihood):
 
         log E y = center + spread m,    shape = e^-s / spread²,    Var y = (E y)² / shape
 
-    For a large shape log y has nearly the standard deviation spread e^(s/2), as under `LogNormalNLL`. The tail above is
-    lighter than that of the log-normal law, and the mean always exists.
+    For a large shape log y has nearly the standard deviation spread e^(s/2), as under `LogNormalNLL`, whose tail is
+    heavier.
 
     >>> import torch
     >>> GammaNLL()(torch.zeros(1, 2), torch.tensor([[1.0]]))  # exponential with mean 1
@@ -106,17 +105,18 @@ class GammaNLL(Likelihood):
 
     Args:
         center, spread: mean and standard deviation of log y, so that networks see standardised numbers.
+        limit: as in `LogNormalNLL`.
 
-    Raises ConfigError unless spread > 0.
+    Raises ConfigError unless spread > 0 and limit > 0.
     """
 
     center: float = 0.0
     spread: float = 1.0
+    limit: float | None = None
     outputs: ClassVar[Outputs] = "values"
 
     def __post_init__(self) -> None:
-        if not self.spread > 0:
-            raise ConfigError(f"spread must be > 0, got {self.spread}")
+        _ = Support(low=0.0, spread=self.spread, limit=self.limit)  # which checks both
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -150,6 +150,22 @@ class GammaNLL(Likelihood):
         by_s = shape * (log_shape + 1 + ratio - excess - torch.special.digamma(shape))
         gradient = torch.cat([by_mean, by_s], -1).mul_(1 / outputs.shape[-2])
         return loss.to(outputs.dtype), gradient.to(outputs.dtype)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return self._moment(outputs, 1)
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        return (self._moment(outputs, 2) - self._moment(outputs, 1).square()).clamp_min(0)
+
+    def _moment(self, outputs: Tensor, p: int) -> Tensor:
+        """E min(y, limit)^p for p = 1, 2: y^p times the density is that of the shape + p."""
+        log_mean, shape = self._parameters(outputs)
+        whole = (p * log_mean).exp() * (1 + (p - 1) / shape)
+        if self.limit is None:
+            return whole
+        end = shape * self.limit * (-log_mean).exp()
+        below, beyond = torch.special.gammainc(shape + p, end), torch.special.gammaincc(shape, end)
+        return torch.where(below > 0, whole * below, 0) + self.limit**p * beyond
 
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
         log_mean, shape = self._parameters(outputs)

@@ -132,7 +132,7 @@ def conformal_threshold(scores: Tensor, level: float, groups: Tensor | None = No
     Items of a group depend on each other, and n of them are no n exchangeable items: where groups differ, new groups
     lie outside more often than the level allows. Groups are exchangeable with each other, and the items within one.
     Then the distribution that draws one of K + 1 groups, the new one among them, and one of its items, draws the new
-    item as well as any other (hierarchical conformal prediction, Lee, Barber & Willett 2023, eq. 5):
+    item as well as any other (hierarchical conformal prediction, Lee, Barber & Willett 2023):
 
         the smallest s with sum_i 1{score_i <= s} / N_g(i) >= (K + 1) level
 

@@ -79,6 +79,7 @@ class PosteriorEvaluation(ABC):
         self._first, self._total = first, len(y) if total is None else total  # place of the first item among all
         self.curve = Curve(of_numbers=likelihood.outputs == "values")
         self._networks = NetworkRecords(chains)
+        self.row_weights: Tensor | None = None  # (n,) of the items; None for 1 each
         self.stacking: Stacking | None = None  # weights of the chains
         self._chosen: tuple[Tensor, Tensor] | None = None  # items and columns of `features`, from the first network on
 
@@ -173,13 +174,22 @@ class PosteriorEvaluation(ABC):
         `bma_stacked/...` if chains have weights.
 
         `last_ten/nll` and `last_ten/accuracy` or `last_ten/rmse` are means over the last ten samples of each chain,
-        each scored by itself, because one sample of a chain with a large step says little.
+        each scored by itself, because one sample of a chain with a large step says little. Each item counts once, but
+        in `bma/weighted_nll`, in which items with weights count by these.
         """
         each = self.scores_of_rows()
         means = {
             f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]
         }
-        return means | {f"last_ten/{name}": value for name, value in self.last_ten().items()} | self.against_uniform()
+        return means | {f"last_ten/{name}": value for name, value in self.last_ten().items()} | self.by_weights()
+
+    def by_weights(self) -> dict[str, float]:
+        """Scores under weights: of the chains, see `against_uniform`, and of the items."""
+        if (w := self.row_weights) is None:
+            return self.against_uniform()
+        return self.against_uniform() | {
+            "bma/weighted_nll": float((w.double() * self.losses()).sum() / w.double().sum())
+        }
 
     def last_ten(self) -> dict[str, float]:
         """The accuracy or the RMSE, and the NLL, of single samples: means over each chain's last ten, then over chains.

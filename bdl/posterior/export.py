@@ -73,7 +73,7 @@ class PosteriorModule(nn.Module):
         outputs = forward({name: tensors[name] for name in self.stacked}, inputs_of_call(args, kwargs))  # (S, n, ...)
         likelihood = likelihood_of(self.law, outputs.shape[-1], outputs.ndim - 1)
         assert likelihood is not None
-        means = expected(likelihood, outputs)
+        means = expected(likelihood.unweighted, outputs)
         return torch.tensordot(self.weights.to(means.dtype), means, 1)
 
     def to_onnx(self, path: str | Path, *inputs: Tensor) -> None:

@@ -15,7 +15,7 @@ from bdl.posterior.roots import CLOSE, ROOT_WIDTH, root
 REACH = 8.0  # standard deviations, beyond which a normal law holds nothing
 FADED = 1e-7  # of the center's distance from a bound, which is as good as 0
 NOISE = 1e-6  # of a probability in float32, which a heavy tail would multiply
-PANELS, NODES = 8, 16  # of the Gauss-Legendre rule between two points
+PANELS, NODES = 4, 12  # of the Gauss-Legendre rule between two points
 
 
 class MixedMixture:

@@ -190,7 +190,7 @@ class StoredNetworks(Shown):
 
         Raises ConfigError in one line where neither the run nor the caller of `load` says so.
         """
-        return likelihood_for(self._law(), self.net, self.batches(data))
+        return self._weighted_likelihood(self.batches(data)).unweighted
 
     def batches(self, data: Data) -> Batches:
         """The data as batches of the types and on the device of the networks; `Batches` are returned as they are."""
@@ -204,7 +204,10 @@ class StoredNetworks(Shown):
 
     def _labelled(self, data: Data) -> LabelledOutputs:
         batches = self.batches(data)
-        return LabelledOutputs(self.stored, batches, self.likelihood(batches))
+        return LabelledOutputs(self.stored, batches, self._weighted_likelihood(batches))
+
+    def _weighted_likelihood(self, batches: Batches) -> Likelihood:
+        return likelihood_for(self._law(), self.net, batches)
 
     def _law(self) -> Any:
         return known_law(self.given_likelihood or self.target.get("loss"))

@@ -256,16 +256,17 @@ class LabelledOutputs(ItemOutputs):
 
     Attributes:
         pixels: whether each row is an element of an item with two axes or more.
+        row_weights: (n,) weights of the rows; None for 1 each.
         tokens: whether each row is a token of a sequence: the inputs are whole numbers, each of which has a class.
     """
 
     likelihood: Likelihood
 
     def __init__(self, samples: Samples, batches: Batches, likelihood: Likelihood):
-        super().__init__(samples, batches, likelihood)
+        super().__init__(samples, batches, likelihood.unweighted)
         shape = output_shape(samples.net, batches)
         axes, self.width = len(shape), shape.numel()  # numbers that a network puts out for one item
-        y = batches.labels(axes)
+        y, self.row_weights = likelihood.split(batches.labels(axes))
         self.tokens = axes == 3 and likelihood.outputs == "logits" and _have_tokens(batches)
         self.pixels = axes > 3
         self._counted = likelihood.counted(y) if axes > 2 else None

@@ -184,5 +184,6 @@ def evaluations_of(
     evaluated: dict[str, PosteriorEvaluation] = {}
     for name, one in labelled.items():
         evaluated[name] = evaluations[name] if name in evaluations else passes.in_slices(one, slices[name])
+        evaluated[name].row_weights = one.row_weights
         one.not_finite.warn()
     return evaluated

@@ -102,7 +102,8 @@ def predict_table(
     Returns a DataFrame with the index of `rows` and the columns of `predict.py`: `mean`, `std`, `aleatoric`,
     `epistemic`, `q05`, `q50` and `q95` in the units of the target, `mean_<target>` and so on for each of several; or
     `class`, `p_<label>`, and `entropy` and `epistemic` in nats. A run with `calibrate=` has the columns that
-    `calibrated_columns` adds or replaces.
+    `calibrated_columns` adds or replaces. Counts with an exposure have `rate`, the mean over
+    the exposure of the row.
 
     Raises ConfigError for missing columns, for text where numbers belong, for a run on other data, and for stacking
     weights that the run has not, or that meet a calibration.
@@ -198,7 +199,7 @@ def predicted(
         alone = dataclasses.replace(encoding, lags=None)
         made = predicted(posterior, alone, rows[complete], place, calibration, kind)
         return made.set_axis(rows.index[complete]).reindex(rows.index)
-    x, target = encoding.inputs.encode(rows, "input: ", place), encoding.target  # x: (n, features)
+    x, target = encoding.encode(rows, "input: ", place), encoding.target  # x: (n, features)
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))), kind)
     if isinstance(target, NumberTarget | NumberTargets) and isinstance(prediction, ValuePrediction):
         names = [part.name for part in number_targets(target)]
@@ -208,7 +209,10 @@ def predicted(
             target.warn_of_far(prediction.mean, prediction.std, posterior.target["num_data"], place)
         if isinstance(calibration, ConformalIntervals):  # it was fitted in the units that the network sees
             calibration = dataclasses.replace(calibration, margin=scale * calibration.margin)
-        return _with_calibration(prediction.to_frame(names), calibration, prediction, names)
+        frame = prediction.to_frame(names)
+        if encoding.exposure is not None and len(names) == 1:
+            frame["rate"] = frame["mean"] / encoding.exposure.values(rows, "input: ", place)
+        return _with_calibration(frame, calibration, prediction, names)
     if isinstance(target, ClassTarget) and isinstance(prediction, Prediction):
         return _with_calibration(prediction.to_frame(target.labels), calibration, prediction, target.labels)
     raise ConfigError(

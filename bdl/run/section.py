@@ -104,7 +104,16 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
             f"loss._target_={section.target} is a likelihood of {about}, and the task is {data.task}: loss=auto "
             "chooses one that fits, data.task another task"
         )
-    return section
+    if data.has_offset and not getattr(section.build(), "counts", False):
+        raise ConfigError(
+            f"data.exposure is the offset of a log rate, which loss._target_={section.target} does not have: "
+            "loss=auto chooses Poisson, loss=negative_binomial allows more spread"
+        )
+    if not data.weighted:
+        return section
+    if not isinstance(section.build(), Likelihood):
+        raise ConfigError(f"data.weight weighs log densities, and loss._target_={section.target} has none: loss=auto")
+    return Section({"_target_": "bdl.likelihoods.WeightedNLL", "likelihood": dict(section.node)})
 
 
 def scale_for(likelihood: str, baseline: Section[BaselineLike] | None) -> str:
@@ -113,7 +122,8 @@ def scale_for(likelihood: str, baseline: Section[BaselineLike] | None) -> str:
 
 
 def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: str) -> Section[nn.Module]:
-    """The model with its input and output sizes; with the scale "learned", one more parameter per target behind it.
+    """The model with its input and output sizes; with the scale "learned", one more parameter per target behind it,
+    and with the offset of a rate around it.
 
     Raises ConfigError for an MLP over inputs that are no rows of numbers, and for another scale than "input".
     """
@@ -129,12 +139,15 @@ def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: s
                 f"the model, {node['_target_']}, does not take inputs of shape {data.input_shape}: choose another "
                 "model, e.g. model=resnet20"
             )
-        node["sizes"] = [*data.input_shape, *hidden_of(model, data), outputs]
+        inputs = data.input_shape[0] - data.has_offset
+        node["sizes"] = [inputs, *hidden_of(model, data), outputs]
     for key in ("num_classes", "vocabulary", "context"):
         if key in node and node[key] is None:
             node[key] = data.input_shape[0] if key == "context" else outputs
     if scale == "learned":
-        return Section({"_target_": "bdl.likelihoods.with_constant_scale", "net": node, "targets": constants})
+        node = {"_target_": "bdl.likelihoods.with_constant_scale", "net": node, "targets": constants}
+    if data.has_offset:
+        node = {"_target_": "bdl.likelihoods.WithOffset", "net": node, "targets": data.num_targets}
     return Section(node)
 
 

@@ -39,7 +39,7 @@ from bdl.tune.budget import (
 from bdl.tune.burn_in import MOST_BURN_IN
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.cycles import choose_cycles
-from bdl.tune.find import HELD_OUT_SHARE, describe_untuned, find_settings
+from bdl.tune.find import describe_untuned, find_settings, rows_of_trials
 from bdl.tune.optimiser import is_optimiser, stay_at_start
 from bdl.tune.prior import is_around_zero
 from bdl.tune.sampler import FULL_BATCH_ROWS, ON_BATCHES, choose_length, choose_sampler, in_time
@@ -255,15 +255,15 @@ class _Case:
         Returns the seconds that the run's own training is expected to take: as many epochs, or twice as many where the
         end was not in sight.
         """
-        section = self.stack.chains.start
-        start = None if section is None else section.build()
+        start = section.build() if (section := self.stack.chains.start) else None
         if not isinstance(start, bdl.AdamWStart):
             return 0.0
         epochs = max(FEWEST_EPOCHS, round(steps * start.batch_size / self.data.num_data))
-        began = time.perf_counter()
-        trained = replace(start, epochs=min(start.epochs, epochs), val_fraction=HELD_OUT_SHARE).train(
-            self.problem.stack, self.data.train_dataloader(), self.problem.loss, self.data.val_dataloader() or None,
-            compiled=self.problem.compiled, groups=self.problem.groups,
+        began, problem = time.perf_counter(), self.problem
+        rows = None if self.data.has("val") else rows_of_trials(problem.count, problem.seed, problem.groups)[0]
+        trained = replace(start, epochs=min(start.epochs, epochs)).train(
+            problem.stack, self.data.train_dataloader(), problem.loss, self.data.val_dataloader() or None,
+            compiled=problem.compiled, groups=problem.groups, rows=rows,
         )  # fmt: skip
         seconds = time.perf_counter() - began
         return seconds if trained.epochs < epochs else 2 * seconds

@@ -11,12 +11,11 @@ import pandas as pd
 from torch import Tensor, nn
 
 from bdl.data.target import NumberTarget
-from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NORMAL
+from bdl.data.target_law import HURDLE, NAMES, NORMAL
 from bdl.data.targets import NumberTargets, labels_of, number_targets
 from bdl.errors import ConfigError
 from bdl.likelihoods import GaussianNLL, Likelihood, likelihood_of, with_constant_scale
 
-LOSSES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA}
 Noise = str | float | Sequence[float]
 
 
@@ -25,12 +24,12 @@ def learn_y(y: np.ndarray, loss: str, noise: Noise, standardize: bool) -> tuple[
 
     Raises ConfigError for a constant column, and for a loss that is unknown or does not fit y.
     """
-    if loss not in LOSSES:
-        raise ConfigError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
+    if loss not in NAMES:
+        raise ConfigError(f"loss must be one of {', '.join(NAMES)}, got {loss!r}")
     if y.ndim > 1 and loss not in ("auto", "normal"):
         raise ConfigError(f"loss={loss!r} is of one number for each row, and y has shape {y.shape}: loss='normal' fits")
     plain = y.ndim > 1 or loss == "auto" and (not _is(noise, "input") or not standardize)
-    asked, frame = NORMAL if plain else LOSSES[loss], pd.DataFrame(y, dtype=np.float64)
+    asked, frame = NORMAL if plain else NAMES[loss], pd.DataFrame(y, dtype=np.float64)
     frame.columns = ["y"] if y.ndim == 1 else [f"y{j}" for j in range(y.shape[1])]
     learned = []
     for name in frame:

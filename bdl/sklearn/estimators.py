@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
 from bdl.sklearn.columns_of_y import law_of_y, learn_y
+from bdl.sklearn.rows import group_numbers, rows_that_count
 from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
 
@@ -34,16 +35,6 @@ from bdl.start import AdamWStart
 def dense(X: Any) -> np.ndarray:
     """(n, features): a sparse matrix, as encoders of categories make it, becomes an array."""
     return X.toarray() if issparse(X) else X
-
-
-def group_numbers(groups: Any, rows: int, name: str) -> Tensor | None:
-    """(rows,) int64, equal for rows of one group. Raises ConfigError for another number of rows, and for gaps."""
-    if groups is None:
-        return None
-    codes, _ = pd.factorize(pd.Series(column_or_1d(groups)))
-    if len(codes) != rows or (codes < 0).any():
-        raise ConfigError(f"{name} has {(codes >= 0).sum()} values for {rows} rows: give each row its group")
-    return torch.from_numpy(codes)
 
 
 @dataclass(eq=False, repr=False)
@@ -79,7 +70,9 @@ class BayesianMLP(BaseEstimator):
         x = self._encode(dense(rows)).double()
         return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
-    def _sample(self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any) -> None:
+    def _sample(
+        self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any, weights: Tensor | None
+    ) -> None:
         """Learn the encoding of X (n, features), and sample the posterior of the network for the encoded y."""
         columns = [str(name) for name in getattr(self, "feature_names_in_", range(X.shape[1]))]
         frame = pd.DataFrame(X, columns=columns)
@@ -89,7 +82,8 @@ class BayesianMLP(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
-        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan, group_numbers(groups, len(y), "groups"))
+        codes = group_numbers(groups, len(y), "groups")
+        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan, codes, weights)
 
     def _encode(self, X: np.ndarray) -> Tensor:
         """(n, features) float32 inputs of the network."""
@@ -139,25 +133,25 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision.
         encoding_: makes inputs of the network from rows.
         n_features_in_, feature_names_in_: columns of X, and their names where X had any.
-
-    There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
     """
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> BayesianMLPClassifier:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> BayesianMLPClassifier:
         """Sample the posterior given rows X (n, features) and their classes y (n,).
 
+        sample_weight: (n,) >= 0, or None. A row of weight 2 counts as the row twice; one of weight 0 is left out.
         groups: (n,) equal for rows that depend on each other, such as those of one person. Rows that the fit holds out
             for a while, to stop the start and to compare priors, are then whole groups. The posterior is that of all.
 
         Raises ValueError for values that are missing or not finite, and for one class only.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, ensure_min_samples=2)
+        X, y, groups, weights = rows_that_count(dense(X), y, groups, sample_weight)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ConfigError(f"y has one class only, {self.classes_[0]!r}: give rows of another class")
         net = self._net(len(self.classes_), len(y), len(self.classes_))
-        self._sample(dense(X), torch.from_numpy(codes).long(), net, CategoricalNLL(), groups)
+        self._sample(X, torch.from_numpy(codes).long(), net, CategoricalNLL(), groups, weights)
         return self
 
     def predictive(self, X: Any) -> Prediction:
@@ -206,21 +200,16 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
             output of the network. "constant": one for all rows, learned. A number: known, in the units of y; or a list
             of one for each of the k columns.
-        loss: the law of y around a network. "normal"; "hurdle": values that repeat have probabilities of their own,
-            see `bdl.HurdleNLL`; "lognormal" or "gamma", for positive numbers. "auto" takes "hurdle" where more rows
-            than rounding explains sit on one value, or on a few, and noise="input"; else "normal", which is the law of
-            several columns. Compare laws by CRPS, `predictive(X).crps(y)`: the log density of a law with masses is no
-            log density of one without.
-        standardize: give every column of X mean 0 and standard deviation 1, and y too; other laws than the normal one
-            measure y from a bound or a repeated value in any case.
+        loss: the law of y around a network: "normal", the law of several columns; "lognormal" or "gamma", for positive
+            numbers; "hurdle", see `bdl.HurdleNLL`, which "auto" takes where a tenth of y is one value. Compare by
+            `predictive(X).crps(y)`.
+        standardize: give every column of X, and y, mean 0 and standard deviation 1.
 
     Attributes:
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision, and
             predicts y as `target_` makes it.
         encoding_, target_: make inputs and targets of the network.
         n_features_in_, feature_names_in_: columns of X, and their names where X had any.
-
-    There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
     """
 
     noise: Literal["input", "constant"] | float | Sequence[float] = field(default="input", kw_only=True)
@@ -231,20 +220,20 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> BayesianMLPRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> BayesianMLPRegressor:
         """Sample the posterior given rows X (n, features) and their numbers y, (n,) or (n, k).
 
-        groups: (n,) equal for rows that depend on each other, such as those of one person. Rows that the fit holds out
-            for a while, to stop the start and to compare priors, are then whole groups. The posterior is that of all.
+        sample_weight, groups: as in `BayesianMLPClassifier.fit`.
 
         Raises ValueError for values that are missing or not finite, for a constant y, and where `loss` does not fit y.
         """
         X, y = validate_data(
             self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, multi_output=True, ensure_min_samples=2
         )
+        X, y, groups, weights = rows_that_count(dense(X), y, groups, sample_weight)
         self.target_, labels = learn_y(y, self.loss, self.noise, self.standardize)
         net, likelihood = law_of_y(self.target_, self.loss, self.noise, lambda outputs: self._net(outputs, len(y)))
-        self._sample(dense(X), labels, net, likelihood, groups)
+        self._sample(X, labels, net, likelihood, groups, weights)
         return self
 
     def predictive(self, X: Any) -> ValuePrediction:

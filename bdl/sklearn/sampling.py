@@ -20,12 +20,12 @@ from bdl.data.loader import TensorBatches, TensorSlices
 from bdl.errors import ConfigError
 from bdl.law.measure import measure_law
 from bdl.lightning.trainer import assemble, silence_lightning
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, WeightedNLL, with_weights
 from bdl.posterior.report.numbers import summarise
 from bdl.posterior.verdict import verdict
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.samplers.dynamics.base import Transition
-from bdl.tune.find import HELD_OUT_SHARE
+from bdl.tune.find import rows_of_trials
 from bdl.tune.sampler import SAMPLERS, choose_length, choose_sampler
 
 BURN_IN = 0.4  # share of the steps before samples are kept
@@ -107,33 +107,40 @@ class SamplingPlan:
 
 
 def sample(
-    net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan, groups: Tensor | None = None
+    net: nn.Module,
+    law: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    plan: SamplingPlan,
+    groups: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> bdl.Posterior:
     """Sample the posterior of a network for all items x (n, features) and y.
 
     groups: (n,) of the items; a part of them that is held out for a while has whole groups.
 
     The posterior holds its samples in memory, and no file remains. It computes in double precision, so that a row has
-    the same prediction whatever the other rows are.
+    the same prediction whatever the other rows are. weights: (n,) of the rows; None for 1 each.
     """
+    likelihood, targets = (law, y) if weights is None else (WeightedNLL(law), with_weights(y, weights))
     asked, plan = plan, plan.for_rows(len(x))
     with quiet_on_one_thread(), tempfile.TemporaryDirectory() as folder:
         stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
         if plan.start is not None:
-            default = bdl.AdamWStart(val_fraction=HELD_OUT_SHARE)  # on the rows of the trials
-            start = plan.start if isinstance(plan.start, bdl.AdamWStart) else default
-            start.train(stack, batches_of(x, y, len(x), plan), likelihood, groups=groups)
-        settings = find_missing(stack, likelihood, x, y, plan, groups)
+            start, (rows, _) = plan.start, rows_of_trials(len(x), plan.seed, groups)  # trials begin there too
+            start = start if isinstance(start, bdl.AdamWStart) else bdl.AdamWStart()
+            start.train(stack, batches_of(x, targets, len(x), plan), likelihood, groups=groups, rows=rows)
+        settings = find_missing(stack, likelihood, x, targets, plan, groups)
         plan = asked.for_rows(len(x), settings.pop("rhat", math.nan))
-        monitor, sampler = run(stack, likelihood, x, y, plan, settings, folder)
-        law = {}
+        monitor, sampler = run(stack, likelihood, x, targets, plan, settings, folder)
+        measured = {}
         if plan.verbose:
-            kept = bdl.Posterior.load(folder, net, likelihood=likelihood)
+            kept = bdl.Posterior.load(folder, net, likelihood=law)
             size = sampler.dynamics.batch_of(len(x), settings.get("batch_size"))
-            law = measure_law(kept, sampler, likelihood, TensorSlices(x, y), plan.steps, size)
-        posterior = bdl.Posterior.load(folder, net.double(), likelihood=likelihood).cache()
+            measured = measure_law(kept, sampler, likelihood, TensorSlices(x, targets), plan.steps, size)
+        posterior = bdl.Posterior.load(folder, net.double(), likelihood=law).cache()
     if plan.verbose:
-        print_verdict(posterior, x, y, monitor, law)
+        print_verdict(posterior, x, y, monitor, measured)
     return posterior
 
 

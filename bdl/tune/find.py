@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bdl.data.split import hold_out
 from bdl.engine.choose import Compile
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
@@ -20,7 +21,7 @@ from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import Gaussian
 from bdl.samplers.weighting.base import AUTO, Flat, Weighting
-from bdl.start import rows_of_start
+from bdl.seeding import derive_seed
 from bdl.tune import ladder
 from bdl.tune.burn_in import MOST_BURN_IN, MOVES, movement
 from bdl.tune.choice import Choice, Tuning
@@ -241,12 +242,17 @@ def _compared(search: Search, prior: Prior, held_out: TrialItems, name: str) -> 
     return trial, score, f"trials of {search.trial:,} steps are too far from rest" if moved else None
 
 
+def rows_of_trials(items: int, seed: int, groups: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The items of trials, and those that compare what they predict, which the start of a trial has not seen either."""
+    return hold_out(items, HELD_OUT_SHARE, derive_seed("tune", seed), groups=groups)
+
+
 def _split(problem: Problem, validation: TrialItems | None) -> tuple[Problem, TrialItems]:
     """The problem without the items that compare priors, and these; all of them, in both, where they are too few."""
     x, y = problem.items
     if validation is not None:
         return problem, (validation[0][:LARGEST_PART], validation[1][:LARGEST_PART])
-    kept, out = rows_of_start(len(y), HELD_OUT_SHARE, problem.seed, problem.groups)
+    kept, out = rows_of_trials(len(y), problem.seed, problem.groups)
     if not len(out):
         return problem, problem.items
     out = out[:LARGEST_PART].to(y.device)

@@ -20,7 +20,7 @@ from bdl.tune.score import clear_winner
 from bdl.tune.trial import Problem
 
 # Of Gaussian's precision; the first stays unless another is clearly better
-OF_NUMBERS: tuple[Any, ...] = (1.0, 0.1, "fan_in", "smooth")
+OF_NUMBERS: tuple[Any, ...] = (1.0, "fan_in", "smooth", "steep")
 OF_CLASSES: tuple[Any, ...] = (1.0, "fan_in", "steep")
 ACTED = 3.0  # times 1/e
 PRIOR_DRAWS = 100  # networks from a prior

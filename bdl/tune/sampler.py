@@ -43,7 +43,7 @@ def choose_length(sampler: str, rows: int, rhat: float = math.nan) -> int:
         return BATCH_STEPS
     steps = FULL_BATCH_STEPS * min(1.0, CHEAP_ROWS / rows) ** 0.5
     share = 1.0 if math.isnan(rhat) else min(1.0, max(LEAST_SHARE, (rhat - AGREE) / (APART - AGREE)))
-    return max(FEWEST_MCLMC_STEPS, round(share * steps))
+    return max(FEWEST_MCLMC_STEPS, 100 * round(share * steps / 100))
 
 
 def in_time(choices: Sequence[Choice], rhat: float, rows: int) -> tuple[Choice, ...]:

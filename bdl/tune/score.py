@@ -20,11 +20,13 @@ class Score:
     Args:
         total: (n,) log of the summed densities of all networks so far.
         networks: how many.
+        weights: (n,) of the items; None for 1 each.
     """
 
     items: TrialItems
     total: Tensor | None = None
     networks: int = 0
+    weights: Tensor | None = None
     seen: list[Tensor] = field(default_factory=list)  # (C, n) log densities under each chain's network at a time
 
     @torch.no_grad()
@@ -33,7 +35,8 @@ class Score:
         (x, y), loss = self.items, trial.problem.loss
         outputs = trial.outputs(x)
         if isinstance(loss, Likelihood):
-            losses = loss(outputs, y.expand(len(outputs), *y.shape)).double()
+            y, self.weights = loss.split(y)
+            losses = loss.unweighted(outputs, y.expand(len(outputs), *y.shape)).double()
             self.seen.append(-losses.flatten(2).mean(-1) if losses.ndim > 2 else -losses)
             log_density = (-losses).logsumexp(0)
         else:  # only the mean over items is known
@@ -44,9 +47,10 @@ class Score:
 
     @property
     def nll(self) -> Tensor:
-        """(n,) negative log density of every item, nats."""
+        """(n,) negative log density of every item, nats, times its weight."""
         assert self.total is not None
-        return math.log(self.networks) - self.total
+        nll = math.log(self.networks) - self.total
+        return nll if self.weights is None else nll * self.weights
 
     @property
     def rhat(self) -> float:

@@ -23,10 +23,8 @@ from torch import Tensor
 
 import bdl
 from bdl.data import TensorBatches
-from bdl.data.loader import TensorSlices
 from bdl.models import MLP
-from bdl.start import rows_of_start
-from bdl.tune.find import HELD_OUT_SHARE
+from bdl.tune.find import rows_of_trials
 from bdl.tune.prior import OF_CLASSES, OF_NUMBERS, at_share
 from bdl.tune.score import Score, clear_winner
 from bdl.tune.temperature import TEMPERATURES_TRIED, hottest_good
@@ -132,15 +130,14 @@ def cells(rows: tuple[Tensor, ...], hidden: Sequence[int], classes: bool, seed: 
     loss = bdl.CategoricalNLL() if classes else bdl.HeteroscedasticNLL(min_std=MIN_STD)
     outputs = int(max(y.max(), y_test.max())) + 1 if classes else 2
     stack = bdl.ChainStack(MLP([x.shape[1], *hidden, outputs]), CHAINS, seed=seed)
-    kept, out = rows_of_start(len(y), HELD_OUT_SHARE, seed)
-    batches = TensorBatches(x[kept], y[kept], len(kept), chains=CHAINS, seed=seed)
-    bdl.AdamWStart().train(stack, batches, loss, TensorSlices(x[out], y[out]))
+    kept, out = rows_of_trials(len(y), seed, None)
+    bdl.AdamWStart().train(stack, TensorBatches(x, y, len(y), chains=CHAINS, seed=seed), loss, rows=kept)
     problem = Problem(stack, loss, (x[kept], y[kept]), len(kept), len(kept), 1.0, seed)
     still = Trial(problem, bdl.MCLMC(), bdl.Gaussian(), 1e-3, "start")
     of_start = Score((x_test, y_test))
     of_start(still)
     yield "start", Cell(of_start.nll)
-    for precision in OF_CLASSES if classes else (*OF_NUMBERS, "steep"):
+    for precision in OF_CLASSES if classes else OF_NUMBERS:
         for temperature in TEMPERATURES_TRIED if classes else (1.0,):
             prior = at_share(bdl.Gaussian(precision), temperature, problem)
             dynamics = bdl.MCLMC(energy_var=0.01, energy_var_start=0.5, adapt_steps=STEPS)

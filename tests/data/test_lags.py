@@ -14,7 +14,7 @@ from bdl.data.table import TableDataModule, TableEncoding, read_table
 from bdl.errors import BdlWarning, ConfigError
 
 DAYS = 30
-pytestmark = pytest.mark.filterwarnings("ignore:.*have no . rows before them in their series")
+pytestmark = pytest.mark.filterwarnings("ignore:.*have fewer than . rows before them in their series")
 
 
 def frame(shops: int = 1) -> pd.DataFrame:
@@ -85,7 +85,9 @@ def test_rows_to_predict_follow_the_table_or_their_own_file(tmp_path):
     assert encoding == data.encoding
     next_day, whole = table[-3 * 5 : -3 * 4].drop(columns="sales"), table[: -3 * 4]
     alone, complete = encoding.lags.extend(read(tmp_path, next_day, encoding), "new.csv")
-    with pytest.warns(BdlWarning, match="new.csv: 9 of 78 rows, the first of their series, have no 3 rows before them"):
+    with pytest.warns(
+        BdlWarning, match="new.csv: 9 of 78 rows, the first of their series, have fewer than 3 rows before them"
+    ):
         among, held = encoding.lags.extend(read(tmp_path, whole, encoding), "new.csv")
     assert complete.all() and held.sum() == len(whole) - 9 and not held[:9].any()
     names = encoding.lags.names

@@ -188,6 +188,7 @@ def assert_equal_but_for_zero_grad(blocks: Run, stepwise: Run) -> None:
 def test_a_block_ends_where_a_callback_must_see_the_step(device, tmp_path):
     run = Run(tmp_path, CASES["flat"])
     must = {33, 66, STEPS}  # of the checkpoints
+    must |= set() if device == "cpu" else {70, 71, 90}  # samples are kept between the recorded steps of a device
     assert must <= set(run.seen.after)
     firsts = {step + 1 for step in [0, *run.seen.after]}  # Lightning makes the first step of a block itself
     assert set(run.seen.after) <= must | firsts

@@ -103,6 +103,19 @@ def test_a_limit_makes_the_moments_those_of_the_smaller_number(std):
     assert float(first) <= 30
 
 
+@pytest.mark.parametrize(("m", "s"), [(0.3, -0.5), (4.0, 2.0), (800.0, 0.0)])
+def test_a_limit_bounds_the_moments_of_a_gamma_law(m, s):
+    law, outputs = bdl.GammaNLL(center=0.5, spread=0.7, limit=20.0), torch.tensor([[m, s]], dtype=D64)
+    mean, shape = math.exp(0.5 + 0.7 * m), math.exp(-s) / 0.49
+    frozen = st.gamma(shape, scale=mean / shape)
+    first, second = (
+        frozen.expect(lambda y: y**p, lb=0, ub=20) + 20.0**p * frozen.sf(20)  # noqa: B023
+        if m < 100 else 20.0**p for p in (1, 2)
+    )  # fmt: skip
+    assert float(law.mean(outputs)) == pytest.approx(first, rel=1e-6)
+    assert float(law.variance(outputs)) == pytest.approx(second - first**2, rel=1e-5, abs=1e-9)
+
+
 def test_masses_and_density_make_one(law):
     """The density by quadrature plus the masses is 1, and moments and cdf are those of the law."""
     outputs, _ = problem(law)
@@ -219,7 +232,7 @@ def test_targets_outside_the_support_are_refused(law, y, words):
         (lambda: bdl.HurdleNLL(low=1.0, high=0.0), "low must be below high"),
         (lambda: bdl.HurdleNLL(min_std=-1.0), "min_std"),
         (lambda: bdl.LogNormalNLL(spread=0.0), "spread and limit"),
-        (lambda: bdl.GammaNLL(spread=-1.0), "spread must be > 0"),
+        (lambda: bdl.GammaNLL(spread=-1.0), "spread and limit"),
         (lambda: Support(low=0.0, tail="square"), "tail must be"),  # type: ignore[arg-type]
     ],
 )

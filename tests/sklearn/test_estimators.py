@@ -1,4 +1,4 @@
-"""Tests of `bdl.sklearn.estimators`, `.columns_of_y` and `.sampling`.
+"""Tests of `bdl.sklearn.estimators`, `.columns_of_y`, `.sampling` and `.rows`.
 
 What estimators are used for: seeds, pickles, pipelines, searches, tables, messages.
 """
@@ -26,6 +26,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 import bdl
+from bdl.data.split import hold_out
 from bdl.errors import ConfigError
 from bdl.sklearn import BayesianMLPClassifier, BayesianMLPRegressor
 
@@ -283,8 +284,11 @@ def test_wrong_data_are_refused():
         BayesianMLPClassifier(**SMALL).fit(X, np.ones(60))
     with pytest.raises(ConfigError, match="nothing can be learned"):
         BayesianMLPRegressor(**SMALL).fit(X, np.ones(60))
-    with pytest.raises(TypeError, match="sample_weight"):
-        BayesianMLPRegressor(**SMALL).fit(X, y, sample_weight=np.ones(60))
+    for weights in (-np.ones(60), np.full(60, np.nan), np.ones(59), np.ones((60, 2))):
+        with pytest.raises(ConfigError, match="sample_weight must have one finite number >= 0 for each of 60 rows"):
+            BayesianMLPRegressor(**SMALL).fit(X, y, sample_weight=weights)
+    with pytest.raises(ConfigError, match="sample_weight is zero in all rows"):
+        BayesianMLPRegressor(**SMALL).fit(X, y, sample_weight=np.eye(60)[0])
 
 
 def test_import_bdl_does_not_load_scikit_learn():
@@ -304,3 +308,24 @@ def test_conformal_sets_and_intervals_hold_unseen_rows(regressor, classifier):
     assert held.mean() >= 0.9 - 4 * 0.0212
     with pytest.raises(ValueError, match="'free', which fit has not seen"):
         classifier.conformal_set(X, X[:9], np.array(["free"] * 9))
+
+
+def test_groups_stay_together_in_a_fit_and_in_intervals(regressor, monkeypatch):
+    """Early stopping and the choice of the prior see whole groups; intervals for rows of new groups are wider."""
+    X, y = rows(240, seed=5)
+    groups, held = np.repeat([f"person {k}" for k in range(30)], 8), []
+
+    def watched(*args, **keys):
+        held.append((keys["groups"], hold_out(*args, **keys)))
+        return held[-1][1]
+
+    monkeypatch.setattr("bdl.start.hold_out", watched)  # tuning asks there too
+    BayesianMLPRegressor(**SMALL | {"prior_std": None, "steps": 2000}).fit(X, y, groups=groups)
+    assert len(held) >= 2
+    for codes, (kept, out) in held:
+        assert len(out) and not set(codes[kept].tolist()) & set(codes[out].tolist())
+    shifted = y + 200 * np.random.default_rng(0).normal(size=30)[np.repeat(np.arange(30), 8)]
+    alone, grouped = (regressor.conformal_interval(X, X, shifted, groups_val=of) for of in (None, groups))
+    assert (grouped[1] - grouped[0] > alone[1] - alone[0]).all()
+    with pytest.raises(ValueError, match="groups has 3 values for 240 rows"):
+        BayesianMLPRegressor(**SMALL).fit(X, y, groups=[1, 2, 3])

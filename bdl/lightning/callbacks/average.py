@@ -37,8 +37,6 @@ class ModelAverage(SamplerCallback):
     the caller says what the outputs mean, and for targets that do not fit the outputs.
     """
 
-    ends_block = False
-
     def __init__(self, keep: Keep, loader: Any = None, name: str = "val", likelihood: Likelihood | None = None):
         self.keep, self.loader, self.name, self.likelihood = keep, loader, name, likelihood
         self.metrics: dict[str, float] = {}
@@ -48,6 +46,7 @@ class ModelAverage(SamplerCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
+        self.ends_block = pl_module.device.type != "cpu"  # an accelerator replays recorded steps, which own the buffers
         if self.loader is None and trainer.datamodule is not None:  # type: ignore[attr-defined]
             self.loader = trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
         if not self.loader:
@@ -98,7 +97,8 @@ class ModelAverage(SamplerCallback):
             raise ConfigError(
                 f"ModelAverage does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}"
             )
-        labels = self._batches.labels(axes)
+        labels, _ = likelihood.split(self._batches.labels(axes))
+        likelihood = likelihood.unweighted
         self._counted = likelihood.counted(labels) if axes > 2 else None  # all but the padding
         labels = labels if self._counted is None else labels[self._counted]
         likelihood.check(labels, likelihood.rows(outputs).shape[-1])

@@ -76,7 +76,6 @@ class CollectSamples(SamplerCallback):
             raise ConfigError(f'batchnorm must be "running" or "refresh", got {batchnorm!r}')
         self.keep, self.run_dir, self.net, self.full_energy = keep, run_dir, net, full_energy
         self.batchnorm, self.freeze_weighting = batchnorm, freeze_weighting
-        self.ends_block = batchnorm == "refresh"  # which reads the loader that a block moves on
         self.overwrite, self.target = overwrite, target or {}
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
         self._writer: SampleWriter | None = None  # the present run's, or the last one's
@@ -86,6 +85,8 @@ class CollectSamples(SamplerCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
+        # A refresh reads the loader that a block moves on; an accelerator replays recorded steps, which own the buffers
+        self.ends_block = self.batchnorm == "refresh" or pl_module.device.type != "cpu"
         check_trainer(trainer, self.sampler)
         check_data(trainer, self.sampler)
         if not isinstance(pl_module, BayesianModule):  # a BayesianModule says more itself
