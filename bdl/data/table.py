@@ -206,6 +206,8 @@ class TableDataModule(TensorDataModule):
 
     def _weigh(self, weights: Mapping[str, Tensor], **batching: Unpack[Batching]) -> None:
         """Let the labels of each split carry the weights (n,) of its rows."""
+        if self.gaps:
+            raise ConfigError("data.weight takes rows that have all targets: leave out the others, or the weights")
         self.weighted = True
         self.splits = {s: (x, with_weights(y, weights[s])) for s, (x, y) in self.splits.items()}
         self._use(TensorBatches(*self.splits["train"], self.batch_size, **batching))

@@ -200,8 +200,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
             output of the network. "constant": one for all rows, learned. A number: known, in the units of y; or a list
             of one for each of the k columns.
-        loss: the law of y around a network: "normal"; "lognormal" or "gamma", for positive numbers; "hurdle", see
-            `bdl.HurdleNLL`, which "auto" takes where a tenth of a single y is one value. Compare by
+        loss: the law of y around a network: "normal", the law of several columns; "lognormal" or "gamma", for positive
+            numbers; "hurdle", see `bdl.HurdleNLL`, which "auto" takes where a tenth of y is one value. Compare by
             `predictive(X).crps(y)`.
         standardize: give every column of X, and y, mean 0 and standard deviation 1.
 
