@@ -40,7 +40,8 @@ from bdl.data.values import Frame
 from bdl.errors import ConfigError
 from bdl.likelihoods import with_weights
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+READ = (3, FORMAT_VERSION)  # a file of version 3 has less in it
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ class TableEncoding:
     def from_plain(plain: dict[str, Any]) -> TableEncoding:
         """The inverse of `to_plain`. Raises ConfigError for another version, and for missing or wrong fields."""
         version = plain.get("format_version")
-        if version != FORMAT_VERSION:
+        if version not in READ:
             raise ConfigError(
-                f"format_version is {version}, and this bdl reads {FORMAT_VERSION}: use the bdl that wrote the file"
+                f"format_version is {version}, and this bdl reads {READ[0]} and {READ[1]}: use the bdl that wrote it"
             )
         try:
             inputs, target = InputEncoding.from_plain(plain["columns"]), target_from_plain(plain["target"])

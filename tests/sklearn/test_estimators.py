@@ -319,7 +319,8 @@ def test_groups_stay_together_in_a_fit_and_in_intervals(regressor, monkeypatch):
         held.append((keys["groups"], hold_out(*args, **keys)))
         return held[-1][1]
 
-    monkeypatch.setattr("bdl.start.hold_out", watched)  # tuning asks there too
+    monkeypatch.setattr("bdl.start.hold_out", watched)
+    monkeypatch.setattr("bdl.tune.find.hold_out", watched)
     BayesianMLPRegressor(**SMALL | {"prior_std": None, "steps": 2000}).fit(X, y, groups=groups)
     assert len(held) >= 2
     for codes, (kept, out) in held:
