@@ -5,22 +5,23 @@ others; test rows are not touched. Scores are in standard deviations of the targ
 and the mean log probability of an interval of a tenth of a standard deviation around y, which laws with and without
 masses both have.
 
-    python scripts/experiments/repeated_values.py OUT.jsonl --uci FOLDER   # resumable: a line for each cell
+    python scripts/experiment.py repeated_values OUT.jsonl [--uci FOLDER]  # resumable: a line for each cell
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
 from sklearn.datasets import load_diabetes
+from tools.command import Said
 
 from bdl.data.target_law import log_gain
 from bdl.sklearn import BayesianMLPRegressor
@@ -30,21 +31,21 @@ SHARES = (0.02, 0.05, 0.1, 0.2, 0.48)
 WIDTH = 0.05  # half of the interval, in standard deviations of the target
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--uci", type=Path, help="a folder of tables NAME.csv, whose last column is the target")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--only", choices=("repeated", "positive"), default=None)
-    args = parser.parse_args()
-    done = {line["cell"] for line in map(json.loads, args.out.read_text().splitlines())} if args.out.exists() else set()
-    for seed in range(args.seeds):
-        for name, (x, y, losses) in tables(seed, args.uci, args.only):
+def main(
+    out: Path,
+    *,
+    uci: Annotated[Path | None, Said("of tables NAME.csv, whose last column is the target", "FOLDER")] = None,
+    seeds: Annotated[int, Said("of each table")] = 2,
+    only: Annotated[str | None, Said("kind of tables", choices=("repeated", "positive"))] = None,
+) -> None:
+    done = {line["cell"] for line in map(json.loads, out.read_text().splitlines())} if out.exists() else set()
+    for seed in range(seeds):
+        for name, (x, y, losses) in tables(seed, uci, only):
             for loss in losses:
                 cell = f"{name} {loss} {seed}"
                 if cell not in done:
                     line = {"cell": cell, "table": name, "loss": loss, "seed": seed, **scores(x, y, loss, seed)}
-                    with args.out.open("a") as f:
+                    with out.open("a") as f:
                         f.write(json.dumps(line) + "\n")
                     print(line, flush=True)
 
@@ -86,8 +87,8 @@ def tables(
         for name, spread, noise in (("little skewed", 0.3, 0.1), ("skewed", 0.8, 0.3), ("heavy", 1.5, 0.6)):
             yield f"made, {name}", (*positive(seed, spread, noise), laws)
         yield "made, additive errors", (*additive(seed), laws)
-        x, y = load_diabetes(return_X_y=True)
-        yield "diabetes", (x, y.astype(float), laws)
+        diabetes: Any = load_diabetes()
+        yield "diabetes", (diabetes.data, diabetes.target.astype(float), laws)
         for path in sorted(uci.glob("*.csv")) if uci else ():
             frame = pd.read_csv(path).sample(ROWS, random_state=seed)
             y = frame.iloc[:, -1].to_numpy(float)
@@ -132,7 +133,3 @@ def additive(seed: int) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     x = random.normal(size=(ROWS, 5))
     return x, np.maximum(2 + np.exp(0.8 * x[:, 0]) + 0.4 * random.normal(size=ROWS), 0.05 + 0.1 * random.random(ROWS))
-
-
-if __name__ == "__main__":
-    main()
