@@ -21,6 +21,7 @@ from bdl.tune.trial import Problem
 
 # Of Gaussian's precision; the first stays unless another is clearly better
 OF_NUMBERS: tuple[Any, ...] = (1.0, "fan_in", "smooth", "steep")
+OF_COUNTS: tuple[Any, ...] = (1.0, "fan_in")  # whose logarithms are outputs: under a wide prior means have no bounds
 OF_CLASSES: tuple[Any, ...] = (1.0, "fan_in", "steep")
 ACTED = 3.0  # times 1/e
 PRIOR_DRAWS = 100  # networks from a prior
@@ -33,8 +34,9 @@ def is_around_zero(prior: Prior) -> bool:
 
 def candidates(loss: Loss) -> tuple[Any, ...]:
     """The precisions that are compared; what the outputs mean decides which functions are likely."""
-    classes = isinstance(loss, Likelihood) and loss.outputs in ("logits", "labels")
-    return OF_CLASSES if classes else OF_NUMBERS
+    if not isinstance(loss, Likelihood):
+        return OF_NUMBERS
+    return OF_CLASSES if loss.outputs in ("logits", "labels") else OF_COUNTS if loss.counts else OF_NUMBERS
 
 
 def at_share(prior: Prior, share: float, problem: Problem) -> Prior:

@@ -13,6 +13,7 @@ import torch
 import bdl
 from bdl.tune.prior import (
     OF_CLASSES,
+    OF_COUNTS,
     OF_NUMBERS,
     at_share,
     candidates,
@@ -71,6 +72,7 @@ def test_a_colder_law_counts_each_item_more_often():
 
 def test_numbers_and_classes_have_candidates_of_their_own():
     assert candidates(bdl.CategoricalNLL()) == candidates(bdl.BernoulliNLL()) == OF_CLASSES
+    assert candidates(bdl.PoissonNLL()) == OF_COUNTS
     assert candidates(bdl.HeteroscedasticNLL()) == candidates(torch.nn.functional.mse_loss) == OF_NUMBERS
     assert OF_CLASSES[0] == OF_NUMBERS[0] == 1.0  # what stays where nothing is clearly better
 
