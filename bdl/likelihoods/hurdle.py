@@ -91,7 +91,7 @@ class HurdleNLL(Likelihood):
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         mean, s, *logits = outputs.chunk(self.per_target, -1)
-        y = as_columns(y, mean.shape)
+        y = as_columns(y, mean.shape).expand_as(mean)  # a mass has an axis of its own in front
         chosen, rest = self._chosen(y.to(outputs.dtype))
         log_var = self._log_var(s)
         squares = (self.support.to_line(y) - mean).square()
@@ -106,7 +106,7 @@ class HurdleNLL(Likelihood):
         gradient, items = torch.empty_like(outputs), outputs.shape[-2]
         mean, s, *logits = outputs.chunk(self.per_target, -1)
         by_mean, by_s, *by_logits = gradient.chunk(self.per_target, -1)
-        y = as_columns(y, mean.shape)
+        y = as_columns(y, mean.shape).expand_as(mean)  # a mass has an axis of its own in front
         chosen, rest = self._chosen(y.to(outputs.dtype))
         log_p, log_var = self._log_shares(logits), self._log_var(s)
         r = mean - self.support.to_line(y)

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import bdl
 
-COMPLETED = ("hidden", "scale")  # bdl/run/section.py makes arguments of them, with what the data say
+COMPLETED = ("hidden", "scale", "covariance")  # bdl/run/section.py makes arguments of them, with what the data say
 
 
 def literals(node: Any) -> Iterator[tuple[str, str, Any]]:

@@ -1,4 +1,4 @@
-"""Several targets of a table: what is learned of each, gaps in some of them, and the columns that are refused."""
+"""Tests of `bdl.data.targets`: what is learned of each, gaps in some of them, and the columns that are refused."""
 
 from __future__ import annotations
 
