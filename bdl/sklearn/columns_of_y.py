@@ -20,10 +20,11 @@ Noise = str | float | Sequence[float]
 
 
 def learn_y(y: np.ndarray, loss: str, noise: Noise, standardize: bool) -> tuple[NumberTarget | NumberTargets, Tensor]:
-    """What is learned of y, (n,) or (n, k), and the labels (n, k) of the network.
+    """What is learned of y, (n,) or (n, k), and the labels (n, k) of the network. One column is learned as y (n,) is.
 
     Raises ConfigError for a constant column, and for a loss that is unknown or does not fit y.
     """
+    y = y[:, 0] if y.shape[1:] == (1,) else y
     if loss not in NAMES:
         raise ConfigError(f"loss must be one of {', '.join(NAMES)}, got {loss!r}")
     if y.ndim > 1 and loss not in ("auto", "normal"):

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from bdl.data.encoding import InputEncoding
 from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
-from bdl.data.targets import NumberTargets
 from bdl.errors import ConfigError
 from bdl.likelihoods import CategoricalNLL, Likelihood
 from bdl.models.mlp import MLP, hidden_layers
@@ -231,6 +230,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, multi_output=True, ensure_min_samples=2
         )
         X, y, groups, weights = rows_that_count(dense(X), y, groups, sample_weight)
+        self._y_has_columns = y.ndim > 1
         self.target_, labels = learn_y(y, self.loss, self.noise, self.standardize)
         net, likelihood = law_of_y(self.target_, self.loss, self.noise, lambda outputs: self._net(outputs, len(y)))
         self._sample(X, labels, net, likelihood, groups, weights)
@@ -284,4 +284,4 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
 
     def _like_y(self, values: Tensor) -> np.ndarray:
         """Values (n, k, ...) without the axis of targets where y had none."""
-        return (values if isinstance(self.target_, NumberTargets) else values[:, 0]).double().numpy()
+        return (values if self._y_has_columns else values[:, 0]).double().numpy()
