@@ -424,7 +424,7 @@ REFUSED = {
     "sizes": ("model.sizes=[10,4,1]", "the model has 1 outputs for a likelihood that needs 2: change model.sizes"),
     "hidden": (
         "model.hidden=[4,many]",
-        'model.hidden must be "auto" or a list of whole numbers from 1 to 1,000,000, got [4, \'many\']',
+        "model.hidden must be \"auto\" or a list of whole numbers from 1 to 1,000,000, got [4, 'many']",
     ),
     "list": ("data.drop=key", "data.drop must be a list of words, got 'key': write 'data.drop=[key]'"),
     "images": ("model=resnet20", "does not take inputs of shape (10,): choose another"),
