@@ -115,7 +115,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         chains: independent chains. Two or more show whether they agree.
         samples: networks that are kept of each chain; the average is over chains x samples networks.
         steps: how many each chain takes. The first 40 % are burn-in. None: 20,000 on all of up to 1,200 rows, fewer on
-            more rows, but at least 2,500; 80,000 on batches.
+            more rows, and down to a quarter where chains agree in a trial; at least 2,500; 80,000 on batches.
         lr: step size in the units of SGD, at which "mclmc" and "hmc" begin their search. None finds it.
         batch_size: rows of a batch, for samplers that take batches. None finds it.
         temperature: T of exp(-U/T); 1 is the Bayes posterior, which "auto" takes for numbers. For classes "auto" finds
