@@ -52,7 +52,7 @@ def head_of(m: Numbers, decisive: Judgement, repeats: Judgement) -> Head:
     """The head of a run whose decisive judgement this is."""
     outcome, level = decisive.outcome, LEVELS_OF[decisive.outcome]
     if outcome == "trust":
-        return Head("posterior", level, TITLES[outcome], f"{repeats.words}{_of_temperature(m)}")
+        return Head("posterior", level, TITLES[outcome], f"{repeats.words}{of_temperature(m)}")
     if outcome in OTHER_LAWS and predicts_well(m):
         law = "a posterior" if not m["temperature"] > 0 else f"the posterior at T = {m['temperature']:.3g}"
         return Head("good ensemble", level, f"A good ensemble, not {law}", _good(m, decisive, repeats))
@@ -63,7 +63,7 @@ def head_of(m: Numbers, decisive: Judgement, repeats: Judgement) -> Head:
     return Head(kinds.get(outcome, "open"), level, title, f"{decisive.name}: {decisive.words}")
 
 
-def _of_temperature(m: Numbers) -> str:
+def of_temperature(m: Numbers) -> str:
     """What another T than 1 means, after a semicolon; nothing at T = 1, or where T is not known."""
     temperature = m["temperature"]
     if math.isnan(temperature) or temperature == 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bdl.display import Shown
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.heads import HEAD_KINDS, Head, head_of, judge_simple, judge_single, judge_start
+from bdl.posterior.heads import HEAD_KINDS, Head, head_of, judge_simple, judge_single, judge_start, of_temperature
 from bdl.posterior.judge_law import by_direction, shown_temperatures
 from bdl.posterior.judge_modes import samples_needed
 from bdl.posterior.judge_target import judge_target
@@ -72,7 +72,8 @@ class Verdict(Shown):
         """(question, answer) in words."""
         worst = self._worst_of_target
         where = "in every direction that was measured" if by_direction(self.metrics) else "on average over directions"
-        both = f"the temperature is T {where}, and the chains agree" if worst.outcome == "trust" else worst.words
+        agree = f"the temperature is T {where}, and the chains agree{of_temperature(self.metrics)}"
+        both = agree if worst.outcome == "trust" else worst.words
         return [
             ("Would another run of this budget predict the same?", _answer(self.repeats.outcome, self.repeats.words)),
             ("Is this the target distribution that was asked for?", _answer(worst.outcome, both)),

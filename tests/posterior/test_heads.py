@@ -117,6 +117,8 @@ def test_the_title_names_what_is_better():
 def test_another_temperature_is_said_beside_trust():
     at = {name: 0.1 for name in ("temperature",)}
     words = of(**at, t_eff=0.1, kinetic_temperature=0.1, configurational_temperature=0.1).head.sentence
+    judged = of(**at, t_eff=0.1, kinetic_temperature=0.1, configurational_temperature=0.1)
+    assert judged.answers[1][1].endswith("and the chains agree; at T = 0.1 each item counts 10 times")
     assert words.endswith("; at T = 0.1 each item counts 10 times") and "each item" not in of().head.sentence
 
 
