@@ -8,23 +8,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from bdl.batch import Inputs
 from bdl.engine.gradient import Gradient
 from bdl.likelihoods import Likelihood
 from bdl.likelihoods.heads import shifted
+from bdl.likelihoods.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
-class OffsetLikelihood(Likelihood):
+class OffsetLikelihood(Wrapper):
     """A likelihood whose targets (..., B, k + 1) carry the offset of the first k outputs in their last column."""
 
     likelihood: Likelihood
     targets: int
 
-    def distribution(self, outputs: Tensor) -> Distribution:
-        return self.likelihood.distribution(outputs)
+    @property
+    def inside(self) -> Likelihood:
+        return self.likelihood
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         return self.likelihood(shifted(outputs, y[..., -1:], self.targets), y[..., :-1])

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, NegativeBinomial, Normal
 
 from bdl.errors import ConfigError
-from bdl.likelihoods.mixed import MixedLaw
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, y) -> losses per item, or their mean over the batch
 Outputs = Literal["logits", "labels", "values", "unknown"]
@@ -160,18 +159,16 @@ class Likelihood:
 
     def mass(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(..., B, k) probabilities that each target is exactly y (..., B, k): the jumps of `cdf`."""
-        law = self.marginals(outputs)
-        if self.counts:
-            return self.cdf(outputs, y) - self.cdf(outputs, y - 1)
-        return law.mass(y) if isinstance(law, MixedLaw) else torch.zeros_like(law.mean + y)
+        if not self.counts:
+            return torch.zeros_like(self.log_density(outputs, y))
+        return self.cdf(outputs, y) - self.cdf(outputs, y - 1)
 
     def constant(self, y: Tensor) -> Distribution:
         """The law of targets y (n, k) for all items alike, by their moments: batch shape (k,).
 
         It is what predictions are compared with: normal, or for counts negative binomial.
         """
-        mean = y.nanmean(0)  # NaN: a target that is missing
-        variance = (y - mean).square().nanmean(0).clamp_min(torch.finfo(y.dtype).tiny)
+        mean, variance = moments_of(y)
         if not self.counts:
             return Normal(mean, variance.sqrt())
         mean = mean.clamp_min(torch.finfo(y.dtype).tiny)
@@ -215,6 +212,12 @@ def as_columns(y: Tensor, shape: torch.Size) -> Tensor:
         f"targets of shape {tuple(y.shape)} do not fit the network, which predicts targets of shape {tuple(shape)}: "
         "give y one column for each"
     )
+
+
+def moments_of(y: Tensor) -> tuple[Tensor, Tensor]:
+    """(k,) means and variances of targets y (n, k); NaN stands for one that is missing."""
+    mean = y.nanmean(0)
+    return mean, (y - mean).square().nanmean(0).clamp_min(torch.finfo(y.dtype).tiny)
 
 
 def refuse_targets(wrong: Tensor, y: Tensor, what: str, remedy: str) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 from bdl.errors import ConfigError
-from bdl.likelihoods.base import Likelihood, Outputs, as_columns, refuse_targets
+from bdl.likelihoods.base import Likelihood, Outputs, as_columns, moments_of, refuse_targets
 from bdl.likelihoods.mixed import MixedLaw, is_point
 from bdl.likelihoods.support import Support, Tail
 
@@ -82,12 +82,17 @@ class HurdleNLL(Likelihood):
     def has_density(self, y: Tensor) -> Tensor:
         return self._chosen(y)[1]
 
-    def distribution(self, outputs: Tensor) -> Distribution:
+    def marginals(self, outputs: Tensor) -> MixedLaw:
         mean, s, *logits = outputs.chunk(self.per_target, -1)
         log_p = self._log_shares(logits)
         std = (0.5 * self._log_var(s)).exp()
-        law = MixedLaw(self.support, mean, std, self.points, log_p[1:], log_p[0])
-        return Independent(law, 1, validate_args=False)
+        return MixedLaw(self.support, mean, std, self.points, log_p[1:], log_p[0])
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        return Independent(self.marginals(outputs), 1, validate_args=False)
+
+    def mass(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return self.marginals(outputs).mass(y)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         mean, s, *logits = outputs.chunk(self.per_target, -1)
@@ -129,10 +134,11 @@ class HurdleNLL(Likelihood):
         refuse_targets(rest & ~self.support.contains(y), y, *outside(self.support))
 
     def constant(self, y: Tensor) -> Distribution:
-        shares = torch.stack([is_point(y, point).sum(0) for point in self.points])  # (J, k)
-        log_p = ((torch.cat([len(y) - shares.sum(0, keepdim=True), shares]) + 1.0) / (len(y) + len(shares) + 1)).log()
-        mean, std = moments_on_line(self.support, y, self._chosen(y)[1])
-        return MixedLaw(self.support, mean, std, self.points, log_p[1:].to(y), log_p[0].to(y))
+        chosen, rest = self._chosen(y)
+        counts = chosen.masked_fill(y.isnan(), 0).sum(1)  # (1 + J, k); NaN: a target that is missing
+        log_p = ((counts + 1) / (counts.sum(0) + len(counts))).log()
+        mean, std = moments_on_line(self.support, torch.where(rest, y, torch.nan))
+        return MixedLaw(self.support, mean, std, self.points, log_p[1:], log_p[0])
 
     def _log_shares(self, logits: list[Tensor]) -> Tensor:
         """(1 + J, ..., k) log probabilities: of the density, then of each point."""
@@ -158,11 +164,7 @@ def outside(support: Support) -> tuple[str, str]:
     return where, "loss=normal takes all numbers"
 
 
-def moments_on_line(support: Support, y: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """(k,) mean and standard deviation of u(y) over the items of y (n, k); 0 and 1 where fewer than two count."""
-    u = support.to_line(y)
-    share = torch.ones_like(u) if counted is None else counted.to(u.dtype)
-    count = share.sum(0).clamp_min(1)
-    mean = (u * share).sum(0) / count
-    variance = ((u - mean).square() * share).sum(0) / count
-    return mean, torch.where(variance > 0, variance, 1.0).sqrt()
+def moments_on_line(support: Support, y: Tensor) -> tuple[Tensor, Tensor]:
+    """(k,) mean and standard deviation of u(y) over the items of y (n, k) that are not NaN; 1 in place of 0."""
+    mean, variance = moments_of(support.to_line(y))
+    return mean.nan_to_num(0), torch.where(variance > torch.finfo(y.dtype).tiny, variance, 1.0).sqrt()

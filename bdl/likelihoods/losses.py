@@ -22,9 +22,10 @@ from bdl.likelihoods.weighted import WeightedNLL
 
 _CLASSES = (
     BernoulliNLL, CategoricalNLL, GammaNLL, GaussianNLL, HeteroscedasticNLL, HurdleNLL, LogNormalNLL,
-    MultivariateNormalNLL, NegativeBinomialNLL, ObservedNLL, PoissonNLL, StudentTNLL,
+    MultivariateNormalNLL, NegativeBinomialNLL, ObservedNLL, PoissonNLL, StudentTNLL, WeightedNLL,
 )  # fmt: skip
 BDL_LOSSES: dict[str, type[Likelihood]] = {f"bdl.{likelihood.__name__}": likelihood for likelihood in _CLASSES}
+INSIDE = {"likelihood", "of"}  # the fields that hold a likelihood
 CLASS_LOSSES = ("torch.nn.modules.loss.CrossEntropyLoss", "torch.nn.functional.cross_entropy")
 LABELS = ("torch.nn.modules.loss.BCEWithLogitsLoss", "torch.nn.functional.binary_cross_entropy_with_logits")
 SQUARE_LOSSES = ("torch.nn.modules.loss.MSELoss", "torch.nn.functional.mse_loss")
@@ -60,11 +61,9 @@ def likelihood_of(loss: Any, num_outputs: int = 1, axes: int = 2) -> Likelihood 
     name, settings = _named(loss)
     if name in BDL_LOSSES:
         fields = {f.name for f in dataclasses.fields(BDL_LOSSES[name])}  # type: ignore[arg-type]
-        given = {k: likelihood_of(v) if k == "of" else v for k, v in settings.items() if k in fields}
-        return BDL_LOSSES[name](**given)
-    if name == "bdl.WeightedNLL":
-        inner = likelihood_of(settings["likelihood"], num_outputs, axes)
-        return None if inner is None else WeightedNLL(inner)
+        given = {k: v for k, v in settings.items() if k in fields}
+        inside = {k: likelihood_of(given[k], num_outputs, axes) for k in INSIDE & given.keys()}
+        return None if None in inside.values() else BDL_LOSSES[name](**given | inside)
     if name in CLASS_LOSSES:
         return CategoricalNLL(class_axis=1 - axes)
     if name in LABELS:
@@ -87,8 +86,9 @@ def in_words(loss: Any) -> str:
     name, settings = _named(loss)
     if loss is None:
         return "unknown"
-    if isinstance(loss, Likelihood) or name in BDL_LOSSES:
-        return str(likelihood_of(loss))
+    known = likelihood_of(loss) if isinstance(loss, Likelihood) or name in BDL_LOSSES else None
+    if known is not None:
+        return str(known)
     if name.startswith("torch.nn."):
         return name.rpartition(".")[2]
     given = ", ".join(f"{key}={value!r}" for key, value in settings.items() if key != "type")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from bdl.errors import ConfigError
-from bdl.likelihoods.base import Likelihood, Outputs, as_columns, refuse_targets
+from bdl.likelihoods.base import Likelihood, as_columns, refuse_targets
+from bdl.likelihoods.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
-class ObservedNLL(Likelihood):
+class ObservedNLL(Wrapper):
     """-log p of the targets of an item that are there; NaN in y (..., B, k) stands for one that is missing.
 
     The missing targets are integrated out, so that the posterior is that of the data that were observed. It holds where
@@ -33,39 +32,17 @@ class ObservedNLL(Likelihood):
     """
 
     of: Likelihood
-    outputs: ClassVar[Outputs] = "values"
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Likelihood) or self.of.outputs != "values":
             raise ConfigError(f"ObservedNLL takes a likelihood of numbers, got {self.of}")
 
     @property
-    def counts(self) -> bool:  # type: ignore[override]
-        return self.of.counts
+    def inside(self) -> Likelihood:
+        return self.of
 
-    def num_outputs(self, targets: int) -> int:
-        return self.of.num_outputs(targets)
-
-    def num_targets(self, outputs: int) -> int:
-        return self.of.num_targets(outputs)
-
-    def distribution(self, outputs: Tensor) -> Distribution:
-        return self.of.distribution(outputs)
-
-    def marginals(self, outputs: Tensor) -> Distribution:
-        return self.of.marginals(outputs)
-
-    def mean(self, outputs: Tensor) -> Tensor:
-        return self.of.mean(outputs)
-
-    def variance(self, outputs: Tensor) -> Tensor:
-        return self.of.variance(outputs)
-
-    def log_density(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return self.of.log_density(outputs, y)
-
-    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return self.of.cdf(outputs, y)
+    def has_density(self, y: Tensor) -> Tensor:
+        return self.of.has_density(y) & ~y.isnan()
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         targets = self.num_targets(outputs.shape[-1])

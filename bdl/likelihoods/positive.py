@@ -10,17 +10,53 @@ from torch import Tensor
 from torch.distributions import Distribution, Gamma, Independent
 
 from bdl.devices import widest
-from bdl.likelihoods.base import Likelihood, Outputs, as_columns, refuse_targets
+from bdl.likelihoods.base import Likelihood, Outputs, as_columns, moments_of, refuse_targets
 from bdl.likelihoods.hurdle import moments_on_line, outside
 from bdl.likelihoods.mixed import MixedLaw
 from bdl.likelihoods.support import Support
 from bdl.likelihoods.values import HeteroscedasticNLL
 
-POSITIVE = Support(low=0.0)
+
+@dataclass(frozen=True)
+class PositiveNLL(Likelihood):
+    """-log p(y) of targets y > 0, from two outputs for each.
+
+    Args:
+        center, spread: mean and standard deviation of log y, so that networks see standardised numbers.
+        limit: predicted means and standard deviations are those of min(y, limit). The mean of a network that is unsure
+            of a row may grow like exp(variance / 2), and the average of many networks would be that of the worst one.
+            Quantiles and densities have no limit.
+
+    Raises ConfigError unless spread > 0 and limit > 0.
+    """
+
+    center: float = 0.0
+    spread: float = 1.0
+    limit: float | None = None
+    outputs: ClassVar[Outputs] = "values"
+
+    def __post_init__(self) -> None:
+        _ = self.support  # which checks its part
+
+    @property
+    def support(self) -> Support:
+        return Support(low=0.0, center=self.center, spread=self.spread, limit=self.limit)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.support.bounds
+
+    @property
+    def per_target(self) -> int:
+        return 2
+
+    def check(self, y: Tensor, outputs: int | None = None) -> None:
+        super().check(y, outputs)
+        refuse_targets(y <= 0, y, *outside(self.support))
 
 
 @dataclass(frozen=True)
-class LogNormalNLL(Likelihood):
+class LogNormalNLL(PositiveNLL):
     """-log p(y) where (log y - center) / spread ~ N(mean, e^s): outputs (..., B, 2k) = mean and s; y (..., B, k) > 0.
 
     The density is that of y, in its units, so that the NLL compares with other laws. The median of a network's law is
@@ -31,41 +67,24 @@ class LogNormalNLL(Likelihood):
     tensor([0.9189])
 
     Args:
-        center, spread: mean and standard deviation of log y, so that networks see standardised numbers.
-        limit: predicted means and standard deviations are those of min(y, limit). A network that is unsure of a row has
-            a mean of exp(variance / 2), and the average of many networks would be that of the worst one. Quantiles and
-            densities have no limit.
+        center, spread, limit: see `PositiveNLL`.
         min_std: standard deviation that the standardised log has in any case, as in `HeteroscedasticNLL`.
 
     Raises ConfigError unless spread > 0, limit > 0 and min_std >= 0.
     """
 
-    center: float = 0.0
-    spread: float = 1.0
-    limit: float | None = None
     min_std: float = 0.0
-    outputs: ClassVar[Outputs] = "values"
 
     def __post_init__(self) -> None:
-        _ = self.support, self._normal  # which check their parts
+        super().__post_init__()
+        _ = self._normal  # which checks its part
 
-    @property
-    def support(self) -> Support:
-        return Support(low=0.0, center=self.center, spread=self.spread, limit=self.limit)
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return POSITIVE.bounds
-
-    @property
-    def per_target(self) -> int:
-        return 2
+    def marginals(self, outputs: Tensor) -> MixedLaw:
+        normal = self._normal.marginals(outputs)
+        return self._law(normal.mean, normal.stddev)
 
     def distribution(self, outputs: Tensor) -> Distribution:
-        normal = self._normal.marginals(outputs)
-        none = normal.mean.new_zeros(0, *normal.mean.shape)
-        law = MixedLaw(self.support, normal.mean, normal.stddev, (), none, torch.zeros_like(normal.mean))
-        return Independent(law, 1, validate_args=False)
+        return Independent(self.marginals(outputs), 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         y = as_columns(y, outputs.chunk(2, -1)[0].shape)
@@ -76,12 +95,10 @@ class LogNormalNLL(Likelihood):
         loss, gradient = self._normal.mean_and_gradient(outputs, self.support.to_line(y))
         return loss - self.support.log_slope(y).sum(-1).mean(-1), gradient
 
-    def check(self, y: Tensor, outputs: int | None = None) -> None:
-        super().check(y, outputs)
-        refuse_targets(y <= 0, y, *outside(self.support))
-
     def constant(self, y: Tensor) -> Distribution:
-        mean, std = moments_on_line(self.support, y)
+        return self._law(*moments_on_line(self.support, y))
+
+    def _law(self, mean: Tensor, std: Tensor) -> MixedLaw:
         return MixedLaw(self.support, mean, std, (), mean.new_zeros(0, *mean.shape), torch.zeros_like(mean))
 
     @property
@@ -91,7 +108,7 @@ class LogNormalNLL(Likelihood):
 
 
 @dataclass(frozen=True)
-class GammaNLL(Likelihood):
+class GammaNLL(PositiveNLL):
     """-log Gamma(y; mean, shape): outputs (..., B, 2k) = m and s; targets y (..., B, k) > 0 -> (..., B) nats.
 
         log E y = center + spread m,    shape = e^-s / spread²,    Var y = (E y)² / shape
@@ -104,27 +121,10 @@ class GammaNLL(Likelihood):
     tensor([1.])
 
     Args:
-        center, spread: mean and standard deviation of log y, so that networks see standardised numbers.
-        limit: as in `LogNormalNLL`.
+        center, spread, limit: see `PositiveNLL`.
 
     Raises ConfigError unless spread > 0 and limit > 0.
     """
-
-    center: float = 0.0
-    spread: float = 1.0
-    limit: float | None = None
-    outputs: ClassVar[Outputs] = "values"
-
-    def __post_init__(self) -> None:
-        _ = Support(low=0.0, spread=self.spread, limit=self.limit)  # which checks both
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return POSITIVE.bounds
-
-    @property
-    def per_target(self) -> int:
-        return 2
 
     def distribution(self, outputs: Tensor) -> Distribution:
         log_mean, shape = self._parameters(outputs)
@@ -171,12 +171,8 @@ class GammaNLL(Likelihood):
         log_mean, shape = self._parameters(outputs)
         return torch.special.gammainc(*torch.broadcast_tensors(shape, shape * (-log_mean).exp() * y.clamp_min(0)))
 
-    def check(self, y: Tensor, outputs: int | None = None) -> None:
-        super().check(y, outputs)
-        refuse_targets(y <= 0, y, *outside(POSITIVE))
-
     def constant(self, y: Tensor) -> Distribution:
-        mean, variance = y.mean(0), y.var(0, unbiased=False).clamp_min(torch.finfo(y.dtype).tiny)
+        mean, variance = moments_of(y)
         return Gamma(mean.square() / variance, mean / variance)
 
     def _parameters(self, outputs: Tensor) -> tuple[Tensor, Tensor]:

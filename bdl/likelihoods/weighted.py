@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from bdl.likelihoods.base import Likelihood
+from bdl.likelihoods.wrapper import Wrapper
 
 
 @dataclass(frozen=True)
-class WeightedNLL(Likelihood):
+class WeightedNLL(Wrapper):
     """w times the negative log density of another likelihood: U = -Σ_i w_i log p(y_i|x_i, θ) - log p(θ).
 
     w are frequency weights: a row of weight 2 is the same as the row twice, in U and in its gradient. N stays the
@@ -28,15 +27,9 @@ class WeightedNLL(Likelihood):
 
     likelihood: Likelihood
 
-    def __getattribute__(self, name: str) -> Any:
-        # What the outputs mean is what they mean without weights
-        if name in ("outputs", "counts"):
-            return getattr(object.__getattribute__(self, "likelihood"), name)
-        return object.__getattribute__(self, name)
-
     @property
-    def per_target(self) -> int:
-        return self.likelihood.per_target
+    def inside(self) -> Likelihood:
+        return self.likelihood
 
     @property
     def unweighted(self) -> Likelihood:
@@ -45,21 +38,6 @@ class WeightedNLL(Likelihood):
     def split(self, y: Tensor) -> tuple[Tensor, Tensor]:
         values, w = y[..., :-1], y[..., -1]
         return (values[..., 0].long() if self.likelihood.outputs == "logits" else values), w
-
-    def distribution(self, outputs: Tensor) -> Distribution:
-        return self.likelihood.distribution(outputs)
-
-    def mean(self, outputs: Tensor) -> Tensor:
-        return self.likelihood.mean(outputs)
-
-    def variance(self, outputs: Tensor) -> Tensor:
-        return self.likelihood.variance(outputs)
-
-    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return self.likelihood.cdf(outputs, y)
-
-    def num_outputs(self, targets: int) -> int:
-        return self.likelihood.num_outputs(targets)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         values, w = self.split(y)

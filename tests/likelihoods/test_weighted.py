@@ -1,19 +1,24 @@
-"""Tests of `bdl.likelihoods.weighted`: a row of weight 2 is the row twice, in every form of the gradient."""
+"""Tests of `bdl.likelihoods.weighted` and `.wrapper`.
+
+A row of weight 2 is the row twice, in every form of the gradient, and the law is that of the likelihood inside.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 import bdl
 from bdl.engine.choose import choose_gradient, of_stack
 from bdl.engine.mlp_gradient import MLPGradient
 from bdl.engine.mlp_kernel import MLPKernel
+from bdl.engine.offset_gradient import OffsetLikelihood
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.identity import identity
-from bdl.likelihoods import Likelihood, WeightedNLL, likelihood_of, outputs_of, with_weights
+from bdl.likelihoods import Likelihood, WeightedNLL, in_words, likelihood_of, outputs_of, with_weights
 from bdl.models import MLP
 
 LAWS = {
@@ -76,6 +81,39 @@ def test_weights_of_1_are_the_law_without_weights():
         assert torch.equal(WeightedNLL(likelihood)(out, with_weights(y, torch.ones(B))), likelihood(out, y))
 
 
+WRAPPERS = {"weighted": WeightedNLL, "observed": bdl.ObservedNLL, "offset": lambda law: OffsetLikelihood(law, 2)}
+INSIDE = {
+    "masses": bdl.HurdleNLL(low=0.0), "gamma": bdl.GammaNLL(limit=3.0), "counts": bdl.NegativeBinomialNLL(),
+    "together": bdl.MultivariateNormalNLL(),
+}  # fmt: skip
+
+
+def plain(value):
+    """Numbers or tensors, of a distribution its values at 1."""
+    return value.log_prob(torch.ones(2)) if isinstance(value, Distribution) else value
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.parametrize("law", INSIDE.values(), ids=INSIDE)
+def test_the_law_is_the_law_of_the_likelihood_inside(wrap, law: Likelihood):
+    generator = torch.Generator().manual_seed(2)
+    outputs = torch.randn(3, B, law.num_outputs(2), generator=generator)
+    y = torch.poisson(torch.full((B, 2), 2.0), generator)
+    wrapped = wrap(law)
+    for name in ("outputs", "counts", "per_target", "has_masses", "bounds"):
+        assert getattr(wrapped, name) == getattr(law, name)
+    assert (wrapped.num_outputs(2), wrapped.num_targets(outputs.shape[-1])) == (outputs.shape[-1], 2)
+    calls: dict[tuple, tuple[str, ...]] = {
+        (outputs,): ("arranged", "distribution", "marginals", "mean", "variance"),
+        (outputs, y): ("log_density", "cdf", "mass"),
+        (y,): ("has_density", "constant"),
+    }
+    for given, names in calls.items():
+        for name in names:
+            ours, expected = (plain(getattr(each, name)(*given)) for each in (wrapped, law))
+            assert torch.equal(ours, expected), name
+
+
 def test_what_outputs_mean_is_that_of_the_law_inside():
     for likelihood, outputs in LAWS.values():
         weighted = WeightedNLL(likelihood)
@@ -87,3 +125,11 @@ def test_what_outputs_mean_is_that_of_the_law_inside():
         assert torch.equal(values, y) and w is not None and torch.equal(w, W)
     with pytest.raises(ConfigError, match="no counts"):
         WeightedNLL(bdl.PoissonNLL()).check(torch.tensor([[0.5, 1.0]]), 1)
+
+
+@pytest.mark.parametrize("name", ["bdl.WeightedNLL", "bdl.ObservedNLL"])
+def test_a_likelihood_of_the_users_own_inside_is_not_rebuilt(name):
+    field = "of" if name == "bdl.ObservedNLL" else "likelihood"
+    for own in ({"type": "mine.Law", "a": 1}, "mine.Law"):
+        assert likelihood_of({"type": name, field: own}) is None
+        assert in_words({"type": name, field: own}).startswith(name)
