@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from bdl.errors import ConfigError
 from bdl.likelihoods.support import Support, Tail
@@ -136,8 +137,6 @@ def _fitted(
 
 def _mapped(values: np.ndarray, support: Support) -> tuple[np.ndarray, np.ndarray]:
     """Places on the line, and the logs of the slope."""
-    import torch
-
     y = torch.from_numpy(values.astype(np.float64))
     return support.to_line(y).numpy(), support.log_slope(y).numpy()
 

@@ -37,7 +37,7 @@ class WeightedNLL(Wrapper):
 
     def split(self, y: Tensor) -> tuple[Tensor, Tensor]:
         values, w = y[..., :-1], y[..., -1]
-        return (values[..., 0].long() if self.likelihood.outputs == "logits" else values), w
+        return (values[..., 0].long() if self.outputs == "logits" else values), w
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         values, w = self.split(y)
@@ -45,14 +45,12 @@ class WeightedNLL(Wrapper):
 
     def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         values, w = self.split(y)
-        _, gradient = self.likelihood.mean_and_gradient(outputs, values)  # each item's part has a row of its own
-        return (self.likelihood(outputs, values) * w).mean(-1), gradient.mul_(w.unsqueeze(-1))
+        items = values.unsqueeze(-1 if self.outputs == "logits" else -2)  # each item is a batch of one, with its loss
+        losses, gradient = self.likelihood.mean_and_gradient(outputs.unsqueeze(-2), items)
+        return (losses * w).mean(-1), gradient.squeeze(-2).mul_(w.unsqueeze(-1) / w.shape[-1])
 
     def check(self, y: Tensor, outputs: int | None = None) -> None:
         self.likelihood.check(self.split(y)[0], outputs)
-
-    def check_items(self, y: Tensor, outputs: int | None = None) -> None:
-        self.check(y, outputs)
 
 
 def with_weights(y: Tensor, w: Tensor) -> Tensor:

@@ -16,11 +16,11 @@ class Wrapper(Likelihood):
         raise NotImplementedError
 
     @property
-    def outputs(self) -> Outputs:  # type: ignore[override]
+    def outputs(self) -> Outputs:
         return self.inside.outputs
 
     @property
-    def counts(self) -> bool:  # type: ignore[override]
+    def counts(self) -> bool:
         return self.inside.counts
 
     @property

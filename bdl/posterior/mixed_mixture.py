@@ -45,15 +45,16 @@ class MixedMixture:
         """(n, k) smallest y with P(Y <= y) >= q."""
         points = sorted(zip(self.law.points, self.masses, strict=True), key=lambda each: each[0])
         lower, below, sits = 0.0, torch.zeros_like(self.rest), torch.full_like(self.rest, math.nan)
-        for point, mass in points:  # those that lie below the quantile leave less for the density
+        # The density has to reach what the points below the quantile leave of q
+        for point, mass in points:
             before, lower = lower + self._below(point), lower + mass
             sits = torch.where((before < q) & (before + mass >= q), point, sits)
             below = below + mass * (before + mass < q)
-        wanted = ((q - below) / self.rest.clamp_min(torch.finfo(self.rest.dtype).tiny)).clamp(1e-12, 1 - 1e-12)
+        share = self.rest.clamp_min(torch.finfo(self.rest.dtype).tiny)
+        wanted = ((q - below) / share).clamp(1e-12, 1 - 1e-12)
         z = torch.special.ndtri(wanted)
         each = self.law.normal.mean + self._std * z  # (S, n, k): the quantile lies between those of the networks
         low, high, std = each.amin(0), each.amax(0), self._std.amin(0)
-        share = self.rest.clamp_min(torch.finfo(self.rest.dtype).tiny)
         close = torch.minimum(1e-3 * wanted, 1e-3 * (1 - wanted)).clamp(2e-7, CLOSE)
         u = root(
             lambda u: self.continuous(u) / share, wanted, low - 1e-3 * std, high + 1e-3 * std, ROOT_WIDTH * std, close

@@ -132,9 +132,7 @@ class PredictiveMixture:
         eq. 2).
         """
         y, law = self._columns(y), self.likelihood.marginals(self.outputs.of(slice(0, 1)))
-        if isinstance(law, MixedLaw):
-            return torch.cat([self._mixed(outputs).crps(y[items]) for items, outputs in self._chunks()])
-        if not isinstance(law, Normal):
+        if not isinstance(law, Normal | MixedLaw):
             return torch.cat([_crps_of_draws(draws, y[items]) for items, draws in self._draws(CRPS_DRAWS, seed=0)])
         return torch.cat([self._crps(outputs, y[items]) for items, outputs in self._chunks()])
 
@@ -192,8 +190,9 @@ class PredictiveMixture:
 
     def _quantile(self, outputs: Tensor, q: float) -> Tensor:
         """Between the bounds that Cantelli's inequality gives: P(Y <= mean - t) <= var / (var + t²)."""
-        if isinstance(self.likelihood.marginals(outputs), MixedLaw):
-            return self._mixed(outputs).quantile(q)
+        law = self.likelihood.marginals(outputs)
+        if isinstance(law, MixedLaw):
+            return MixedMixture(law, self.weights).quantile(q)
         mean, aleatoric, epistemic = self._moments(outputs)
         std = (aleatoric + epistemic).sqrt().clamp_min(torch.finfo(torch.float64).tiny)
         low, high = mean - std * math.sqrt((1 - q) / q), mean + std * math.sqrt(q / (1 - q))
@@ -202,12 +201,10 @@ class PredictiveMixture:
         cdf = self._fast_cdf(outputs) if 1e-3 < q < 1 - 1e-3 else lambda y: self._cdf(outputs, y)
         return root(cdf, q, low, high, ROOT_WIDTH * std, min(CLOSE, 1e-3 * q, 1e-3 * (1 - q)))
 
-    def _mixed(self, outputs: Tensor) -> MixedMixture:
-        law = self.likelihood.marginals(outputs)
-        assert isinstance(law, MixedLaw)
-        return MixedMixture(law, self.weights)
-
     def _crps(self, outputs: Tensor, y: Tensor) -> Tensor:
+        law = self.likelihood.marginals(outputs)
+        if isinstance(law, MixedLaw):
+            return MixedMixture(law, self.weights).crps(y)
         means = self.likelihood.mean(outputs)
         stds = self.likelihood.variance(outputs).sqrt().expand_as(means)
         return self._mean(_mean_distance(means - y, stds)) - 0.5 * self._spread(outputs, means, stds)

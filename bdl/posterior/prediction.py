@@ -162,7 +162,9 @@ class ValuePrediction(PredictedItems):
 
     def log_density_of_each(self, y: Tensor) -> Tensor:
         """(n, k) log densities of each target of y (n, k) by itself, in nats."""
-        return (self.mixture.log_density_of_each(self._seen(y)) - self.scale.log()).float()
+        seen = self._seen(y)
+        change = self.scale.log() * self.mixture.has_density(seen)
+        return (self.mixture.log_density_of_each(seen) - change).float()
 
     def cdf(self, y: Tensor) -> Tensor:
         """(n, k) probabilities that a target is at most y (n,) or (n, k)."""

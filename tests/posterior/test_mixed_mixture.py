@@ -104,6 +104,8 @@ def test_a_change_of_units_moves_densities_and_leaves_probabilities(law):
     points = len(law.points) if isinstance(law, bdl.HurdleNLL) else 0
     change = torch.tensor([0.0] * points + [math.log(2)] * (N - points))
     torch.testing.assert_close(moved.log_density(3 + 2 * y), prediction.log_density(y) - change, rtol=1e-5, atol=1e-5)
+    each = prediction.log_density_of_each(y) - change[:, None]
+    torch.testing.assert_close(moved.log_density_of_each(3 + 2 * y), each, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(moved.cdf(3 + 2 * y), prediction.cdf(y), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(moved.crps(3 + 2 * y), 2 * prediction.crps(y), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(moved.below(3 + 2 * y) < moved.cdf(3 + 2 * y), torch.arange(N)[:, None] < points)

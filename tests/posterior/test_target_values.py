@@ -74,6 +74,14 @@ def test_the_joint_scores_count_every_target_that_is_there(evaluation):
     assert bool(evaluation.constant_losses().isfinite().all())
 
 
+def test_a_missing_target_has_no_units(evaluation):
+    _, y = drawn()
+    shift, scale = (torch.tensor([getattr(of, name) for of in UNITS]) for name in ("shift", "scale"))
+    moved = evaluation.bma.rescaled(shift, scale)
+    change = torch.where(y.isnan(), 0, scale.log()).sum(-1)
+    torch.testing.assert_close(moved.log_density(shift + scale * y), evaluation.bma.log_density(y) - change)
+
+
 def test_pictures_show_the_items_that_have_the_target(evaluation):
     _, y = drawn()
     for j, values in enumerate(values_of(evaluation, UNITS)):

@@ -30,6 +30,14 @@ def run(tmp_path_factory) -> Path:
     return folder / "run"
 
 
+def of_stack(run: Path, *overrides: str):
+    """The plan of a stack on the table of a run, and the data."""
+    table = run.parent / "table.csv"
+    data = read_table(table, "claims", exposure="years")
+    of_data = ("data=csv", f"data.path={table}", "data.target=claims", "data.exposure=years")
+    return planned(f"run_dir={run.parent / 'other'}", *of_data, *overrides).of_stack(0, data), data
+
+
 def test_counts_are_predicted_for_the_exposure_of_each_row(run):
     rows = claims(6).drop(columns="claims")
     once, twice = (bdl.predict_table(run, rows.assign(years=rows["years"] * k)) for k in (1, 2))
@@ -46,29 +54,14 @@ def test_rows_without_the_exposure_are_refused(run):
 
 
 def test_a_law_without_a_rate_is_refused(run):
-    of_data = (
-        f"run_dir={run.parent / 'other'}",
-        "data=csv",
-        f"data.path={run.parent / 'table.csv'}",
-        "data.target=claims",
-        "data.exposure=years",
-    )
-    data = read_table(run.parent / "table.csv", "claims", exposure="years")
     with pytest.raises(ConfigError, match="data.exposure is the offset of a log rate, .*GaussianNLL"):
-        planned(*of_data, "loss._target_=bdl.GaussianNLL", "+loss.std=1.0").of_stack(0, data)
+        of_stack(run, "loss._target_=bdl.GaussianNLL", "+loss.std=1.0")
 
 
 def test_the_offset_is_no_input_of_the_network(run):
-    of_data = (
-        f"run_dir={run.parent / 'other'}",
-        "data=csv",
-        f"data.path={run.parent / 'table.csv'}",
-        "data.target=claims",
-        "data.exposure=years",
-    )
-    data = read_table(run.parent / "table.csv", "claims", exposure="years")
     for loss, outputs in ((), 1), (("loss=negative_binomial",), 2):
-        net = build_net(planned(*of_data, *loss).of_stack(0, data).target, data)
+        stack, data = of_stack(run, *loss)
+        net = build_net(stack.target, data)
         x, _ = data.items("train", 3)
         assert x.shape == (3, 2) and net(x).shape == (3, outputs)
         assert net.net[0].in_features == 1  # type: ignore[union-attr,index]
