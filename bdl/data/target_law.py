@@ -61,7 +61,8 @@ def find_law(
     if points and asked in (None, HURDLE):
         return _hurdle(values, every, points, std, _share_words(values, points))
     if points:
-        words = f"{_share_words(values, points)}, and {asked} has no mass there: loss=auto takes one that has"
+        remedy = "loss=auto takes one that has, for a single target"
+        words = f"{_share_words(values, points)}, and {asked} has no mass there: {remedy}"
     return TargetLaw(mean, std, _rounded(values, std), words)
 
 

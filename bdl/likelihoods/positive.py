@@ -19,16 +19,7 @@ from bdl.likelihoods.values import HeteroscedasticNLL
 
 @dataclass(frozen=True)
 class PositiveNLL(Likelihood):
-    """-log p(y) of targets y > 0, from two outputs for each.
-
-    Args:
-        center, spread: mean and standard deviation of log y, so that networks see standardised numbers.
-        limit: predicted means and standard deviations are those of min(y, limit). The mean of a network that is unsure
-            of a row may grow like exp(variance / 2), and the average of many networks would be that of the worst one.
-            Quantiles and densities have no limit.
-
-    Raises ConfigError unless spread > 0 and limit > 0.
-    """
+    """-log p(y) of targets y > 0, from two outputs for each. For its settings see `LogNormalNLL`."""
 
     center: float = 0.0
     spread: float = 1.0
@@ -67,7 +58,10 @@ class LogNormalNLL(PositiveNLL):
     tensor([0.9189])
 
     Args:
-        center, spread, limit: see `PositiveNLL`.
+        center, spread: mean and standard deviation of log y, so that networks see standardised numbers.
+        limit: predicted means and standard deviations are those of min(y, limit). A network that is unsure of a row has
+            a mean of exp(variance / 2), and the average of many networks would be that of the worst one. Quantiles and
+            densities have no limit.
         min_std: standard deviation that the standardised log has in any case, as in `HeteroscedasticNLL`.
 
     Raises ConfigError unless spread > 0, limit > 0 and min_std >= 0.
@@ -121,7 +115,7 @@ class GammaNLL(PositiveNLL):
     tensor([1.])
 
     Args:
-        center, spread, limit: see `PositiveNLL`.
+        center, spread, limit: as in `LogNormalNLL`.
 
     Raises ConfigError unless spread > 0 and limit > 0.
     """

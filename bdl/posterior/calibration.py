@@ -147,7 +147,7 @@ def conformal_threshold(scores: Tensor, level: float, groups: Tensor | None = No
     if not 0 < level < 1:
         raise ConfigError(f"the level of a conformal set is a probability between 0 and 1, got {level}")
     codes = torch.arange(len(scores)) if groups is None else groups.unique(return_inverse=True)[1].cpu()
-    count, least = int(codes.max()) + 1, conformal_least(level)
+    count, least = len(codes.unique()), conformal_least(level)
     if count < least:
         units = "items" if groups is None else "groups of items"
         raise ConfigError(f"{count} validation {units} are too few for level {level}: at least {least} are needed")

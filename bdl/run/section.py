@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -175,10 +176,14 @@ def check_calibration(request: CalibrationRequest, loss: object, data: DataModul
     """Raise ConfigError where the data or the likelihood do not allow the calibration, before anything is sampled."""
     likelihood, has_val = own_likelihood(loss), data.has("val")
     validation = dataset_of(data.slices("val")) if has_val else None
-    items = len(validation) if isinstance(validation, Sized) else None
-    outputs, of_val = "" if likelihood is None else likelihood.outputs, data.groups.get("val")
-    count, units = (items, "items") if of_val is None else (len(of_val.unique()), "groups of items")
-    request.check(outputs, has_val, data.has("test"), count, units)
+    count, units = len(validation) if isinstance(validation, Sized) else None, "items"
+    if (groups := data.groups.get("val")) is not None:
+        count, units = len(groups.unique()), "groups of items"
+    if has_val and data.gaps:  # each target is fitted on the items that have it
+        seen = ~data.items("val")[1].isnan()
+        groups = torch.arange(len(seen)) if groups is None else groups
+        count, units = min(len(groups[rows].unique()) for rows in seen.T), f"{units} that have each target"
+    request.check("" if likelihood is None else likelihood.outputs, has_val, data.has("test"), count, units)
 
 
 def own_likelihood(loss: object) -> Likelihood | None:

@@ -154,3 +154,5 @@ def test_too_few_groups_are_refused():
     conformal_threshold(scores, 0.9, torch.arange(200) % 9)
     with pytest.raises(ConfigError, match="8 validation groups of items are too few for level 0.9: at least 9"):
         conformal_threshold(scores, 0.9, torch.arange(200) % 8)
+    with pytest.raises(ConfigError, match="0 validation items are too few"):
+        conformal_threshold(scores[:0], 0.9)

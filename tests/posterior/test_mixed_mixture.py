@@ -83,16 +83,19 @@ def test_crps_of_masses_is_the_integral_of_the_squared_difference(law, spread):
         assert float(prediction.crps(y)[n]) == pytest.approx(expected, rel=5e-3, abs=2e-5)
 
 
-def test_crps_ends_at_the_limit_of_the_law():
+@pytest.mark.parametrize("sign", [1, -1])
+def test_crps_ends_at_the_limit_of_the_law(sign):
     """One network that is sure of nothing: its tail beyond the limit counts no more than in the predicted mean."""
-    wild = torch.tensor([[[0.0, 0.0]], [[0.0, 9.0]]])
+    wild = torch.tensor([[[0.0, 0.0, 0.0]], [[0.0, 9.0, 0.0]]])
     scores = []
     for limit in (20.0, 1000.0):
         stored = StoredOutputs()
         stored.add(wild)
-        prediction = of_mixture(PredictiveMixture(stored, bdl.LogNormalNLL(limit=limit), torch.ones(2)))
-        assert float(prediction.mean) < limit and math.isfinite(float(prediction.std))
-        scores.append(float(prediction.crps(torch.ones(1))))
+        bound = {"low": 0.0} if sign > 0 else {"high": 0.0}
+        law = bdl.HurdleNLL((0.0,), (-40.0,), limit=limit, **bound)
+        prediction = of_mixture(PredictiveMixture(stored, law, torch.ones(2)))
+        assert 0 < sign * float(prediction.mean) < limit and math.isfinite(float(prediction.std))
+        scores.append(float(prediction.crps(torch.tensor([float(sign)]))))
     assert 0 < scores[0] < scores[1] < 1000
 
 

@@ -7,10 +7,17 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from running import ON_TABLE
+from torch.utils.data import DataLoader, TensorDataset
 
+import bdl
+from bdl.data import DataModule
+from bdl.errors import ConfigError
+from bdl.posterior.calibrated import CalibrationRequest
 from bdl.run.predict import predict_table
 from bdl.run.records import read_metrics
+from bdl.run.section import check_calibration
 
 SMALL = (*ON_TABLE, "chains=2", "trainer.max_steps=12", "collect.keep.burn_in=5")
 
@@ -89,3 +96,30 @@ def test_calibration_without_rows_is_refused_before_sampling(script, mixed_table
         result = sample(script, mixed_table, tmp_path, "kind", "calibrate=conformal", *words)
         assert line in result[2][-1] and result[0] == 1
     assert not list(tmp_path.glob("samples/*.safetensors"))
+
+
+class WithGaps(DataModule):
+    """Labels y (n, 2) of the validation and the test split, and the groups of their items."""
+
+    gaps = True
+
+    def __init__(self, y: torch.Tensor, groups: list[int] | None):
+        super().__init__()
+        self.loader = DataLoader(TensorDataset(torch.zeros(len(y), 1), y), batch_size=5)
+        self.groups = {} if groups is None else {"val": torch.tensor(groups)}
+
+    def val_dataloader(self):
+        return self.loader
+
+    test_dataloader = val_dataloader
+
+
+@pytest.mark.parametrize("groups", [None, [0, 0, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8]])
+def test_gaps_of_a_target_count_before_sampling(groups):
+    """Level 0.9 needs 9 items, or groups: there are 12, or 9, and the second target is in 8, or 5, of them."""
+    request, law, y = CalibrationRequest("conformal"), bdl.ObservedNLL(bdl.GaussianNLL(1.0)), torch.zeros(12, 2)
+    check_calibration(request, law, WithGaps(y, groups))
+    y[8:, 1] = torch.nan
+    line = "items that have each target, and there are 8" if groups is None else "target, and there are 5"
+    with pytest.raises(ConfigError, match=line):
+        check_calibration(request, law, WithGaps(y, groups))
