@@ -99,7 +99,7 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
         node = {"_target_": "bdl.ObservedNLL", "of": node}
     section: Section[Loss] = Section(node)
     kind = outputs_of(section.build())
-    if kind != "unknown" and (kind == "values") == (data.num_classes):
+    if kind != "unknown" and (kind == "values") == (data.task == "classification"):
         about = "numbers" if kind == "values" else "classes"
         raise ConfigError(
             f"loss._target_={section.target} is a likelihood of {about}, and the task is {data.task}: loss=auto "
@@ -157,7 +157,7 @@ def hidden_of(model: dict[str, Any], data: DataModule) -> list[int]:
     hidden = model.get("hidden") or []
     if hidden != AUTO:
         return hidden
-    return hidden_layers(data.num_data, data.input_shape[0], data.task == "classification")
+    return hidden_layers(data.num_data, data.input_shape[0], data.num_classes)
 
 
 def count_outputs(loss: Loss, data: DataModule) -> int:
