@@ -42,18 +42,7 @@ def with_share(share: float, value: float = 0.0) -> np.ndarray:
         with_share(0.07),
         np.random.default_rng(1).geometric(0.15, 2000),  # the smallest on 15 % of the rows, and the next on 13 %
     ],
-    ids=[
-        "normal",
-        "one decimal",
-        "whole",
-        "counts",
-        "log-normal",
-        "geometric",
-        "diabetes",
-        "ten of each",
-        "7 %",
-        "15 %",
-    ],
+    ids=["normal", "decimal", "whole", "counts", "log-normal", "geometric", "diabetes", "ten of each", "7 %", "15 %"],
 )
 def test_rounded_data_have_no_repeated_values(values):
     assert repeated(np.asarray(values, dtype=np.float64)) == []
