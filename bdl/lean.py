@@ -58,7 +58,11 @@ def disable_on_demand(owner: type) -> None:
 
 
 def metrics_on_demand() -> None:
-    """Let `import torchmetrics` import Metric and MetricCollection, and the rest when another name is used."""
+    """Let `import torchmetrics` import Metric and MetricCollection, and the rest when another name is used.
+
+    A module of it that is imported by its own name leaves the rest out too, with the old names that the package gives
+    back to numpy, PIL and scipy.
+    """
     spec = None if TORCHMETRICS in sys.modules else importlib.util.find_spec(TORCHMETRICS)
     if spec is None or spec.loader is None:
         return
