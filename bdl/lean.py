@@ -1,4 +1,4 @@
-"""Lightning, imported without what its import brings along and no run needs: 5 of the 8 seconds of all imports.
+"""Lightning, imported without what its import brings along and no run needs: half the seconds of all imports.
 
 torchmetrics imports scipy, torchvision and transformers where they are installed. torch's compiler is imported by
 Lightning, for a class and a decorator, and by torch for the first optimizer. Each is imported where it is used.
@@ -37,7 +37,7 @@ class OptimizedModule(metaclass=_OfCompiler):
 
 def disable(function: Callable[..., Any], recursive: bool = True, **named: Any) -> Callable[..., Any]:
     """The compiler's decorator, which is applied once the compiler is imported: nothing is compiled before."""
-    decorated: list[Callable[..., Any]] = []
+    decorated: list[Callable[..., Any]] = []  # the compiler would warn of functools.cache
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -49,8 +49,20 @@ def disable(function: Callable[..., Any], recursive: bool = True, **named: Any) 
     return call
 
 
+def disable_on_demand(owner: type) -> None:
+    """Let the methods that torch keeps from its compiler, those of `torch._disable_dynamo`, not import it."""
+    for method in vars(owner).values():
+        if "disable_fn" in getattr(getattr(method, "__code__", None), "co_varnames", ()):
+            plain: Any = method.__wrapped__
+            plain.__dynamo_disable = getattr(plain, "__dynamo_disable", None) or disable(plain, wrapping=False)
+
+
 def metrics_on_demand() -> None:
-    """Let `import torchmetrics` import Metric and MetricCollection, and the rest when another name is used."""
+    """Let `import torchmetrics` import Metric and MetricCollection, and the rest when another name is used.
+
+    A module of it that is imported by its own name leaves the rest out too, with the old names that the package gives
+    back to numpy, PIL and scipy.
+    """
     spec = None if TORCHMETRICS in sys.modules else importlib.util.find_spec(TORCHMETRICS)
     if spec is None or spec.loader is None:
         return
@@ -70,10 +82,7 @@ def metrics_on_demand() -> None:
 
 @contextmanager
 def compiler_on_demand() -> Iterator[None]:
-    """Give `OptimizedModule` and `disable` to what is imported inside, and nothing else of the compiler.
-
-    After it the methods of torch's optimizers are disabled in the same way.
-    """
+    """Give `OptimizedModule` and `disable` to what is imported inside, and nothing else of the compiler."""
     if COMPILER in sys.modules:
         yield
         return
@@ -84,14 +93,11 @@ def compiler_on_demand() -> Iterator[None]:
         yield
     finally:
         del sys.modules[COMPILER]
-    for method in vars(torch.optim.Optimizer).values():  # torch._disable_dynamo has made some
-        if "disable_fn" in getattr(getattr(method, "__code__", None), "co_varnames", ()):
-            plain: Any = method.__wrapped__
-            plain.__dynamo_disable = disable(plain, wrapping=False)
 
 
 metrics_on_demand()
 with compiler_on_demand():
     import lightning as L
+disable_on_demand(torch.optim.Optimizer)
 
-__all__ = ["L", "compiler_on_demand", "disable", "metrics_on_demand"]
+__all__ = ["L", "disable_on_demand"]

@@ -50,14 +50,39 @@ print(isinstance(accuracy, Metric), torchmetrics.functional.accuracy is not None
 def test_the_compiler_disables_and_unwraps_once_it_is_imported():
     code = """
 import bdl.lean, torch, lightning.pytorch.utilities.compile as of_lightning
-parameter = torch.zeros(1, requires_grad=True)
-optimizer = torch.optim.SGD([parameter], lr=0.1)
+compiling = []
+@bdl.lean.disable
+def plain(x):
+    compiling.append(torch.compiler.is_compiling())
+    return x
 net = torch.nn.Linear(1, 1)
-before = isinstance(net, of_lightning.OptimizedModule)
-compiled = torch.compile(net, backend="eager")
-inner = torch.optim.SGD.zero_grad.__wrapped__.__dynamo_disable
-optimizer.zero_grad()
-real = inner.__closure__[[type(cell.cell_contents) for cell in inner.__closure__].index(list)].cell_contents
-print(before, isinstance(compiled, of_lightning.OptimizedModule), hasattr(real[0], "_torchdynamo_disable"))
+found = [isinstance(net, of_lightning.OptimizedModule)]
+plain(torch.ones(1))
+torch.compile(lambda x: plain(2 * x) + 1, backend="eager")(torch.ones(1))
+found.append(isinstance(torch.compile(net, backend="eager"), of_lightning.OptimizedModule))
+print(found, compiling)
 """
-    assert answer(code) == "False True True"
+    assert answer(code) == "[False, True] [False, False]"
+
+
+def test_operations_are_counted_without_the_compiler_unless_a_network_uses_it():
+    code = """
+import sys, torch, bdl
+from bdl.tune.trial import Problem
+from bdl.tune.work import trial_steps
+class Net(torch.nn.Linear):
+    asks = False
+    def forward(self, x):
+        if self.asks:
+            import torch._dynamo
+            assert torch._dynamo.config.recompile_limit > 0
+        return super().forward(x)
+def count(net):
+    stack = bdl.ChainStack(net, 2, seed=0)
+    trial_steps(Problem(stack, bdl.CategoricalNLL(), (torch.ones(9, 2), torch.ones(9)), 9, 9, 1.0, 0), 100)
+    return "torch._dynamo" in sys.modules
+first = count(Net(2, 2))
+Net.asks = True
+print(first, count(Net(2, 2)))
+"""
+    assert answer(code).splitlines()[-1] == "False True"

@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bdl.batch import rows_of
 from bdl.engine.functional import evaluating
-from bdl.lean import compiler_on_demand
+from bdl.lean import disable_on_demand
 from bdl.tune.trial import Problem
 
 TRIALS_SHARE = 0.2  # share of the steps of the run: for the trials, and again for those of T
@@ -34,6 +34,7 @@ def _gradient_of_an_item(problem: Problem) -> float:
     """Operations of the gradients that all chains take of one item."""
     x, y = problem.items
     rows = rows_of(x, slice(8))
-    with compiler_on_demand(), FlopCounterMode(display=False) as counter, evaluating(problem.stack):
+    with FlopCounterMode(display=False) as counter, evaluating(problem.stack):
+        disable_on_demand(type(counter.mode))
         problem.stack.broadcast(rows)
     return max(1.0, BACKWARD * counter.get_total_flops() / min(8, len(y)))
