@@ -128,7 +128,7 @@ class Reading:
         return frame
 
     def of_file(self, path: str | Path, key: str = "data.path") -> Reading:
-        """The same, with the encoding of this file if none is given. Warns as `guess_encoding`, and raises as `read`."""
+        """The same, with the encoding of this file if none is given. Warns as `guess_encoding`; raises as `read`."""
         name = f"{key}={path}"
         with self._file(path, name) as place:
             if self.format != "csv" or self.encoding is not None:

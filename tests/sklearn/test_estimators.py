@@ -134,6 +134,22 @@ def test_the_law_of_y_follows_its_values_or_is_asked_for():
         BayesianMLPRegressor(**short, loss="gamma").fit(X, some)
 
 
+def test_a_row_of_weight_0_is_left_out():
+    X, y = rows()
+    groups, weights = np.arange(60) // 4, np.where(np.arange(60) % 3, 1.0, 0.0)
+    some = BayesianMLPRegressor(**SMALL).fit(X[weights > 0], y[weights > 0], groups=groups[weights > 0])
+    weighted = BayesianMLPRegressor(**SMALL).fit(X, y, sample_weight=weights, groups=groups)
+    np.testing.assert_array_equal(some.predict(X), weighted.predict(X))
+
+
+def test_a_row_of_weight_9_counts_nine_times():
+    """At one place 9 of 10 answers by weight, and half by number, are yes."""
+    X, y = np.tile([[-1.0], [1.0]], (40, 1)), np.repeat(["yes", "no"], 40)
+    model = BayesianMLPClassifier(**SMALL | {"hidden_layer_sizes": (), "temperature": 1.0})
+    shares = [model.fit(X, y, sample_weight=w).predict_proba(X).mean(0) for w in (None, np.where(y == "yes", 9.0, 1))]
+    np.testing.assert_allclose(shares, [[0.5, 0.5], [0.1, 0.9]], atol=0.05)
+
+
 LOAD = """
 import sys, joblib, numpy as np
 model, X = joblib.load(sys.argv[1])
