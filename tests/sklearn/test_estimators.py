@@ -143,11 +143,13 @@ def test_a_row_of_weight_0_is_left_out():
 
 
 def test_a_row_of_weight_9_counts_nine_times():
-    """At one place 9 of 10 answers by weight, and half by number, are yes."""
-    X, y = np.tile([[-1.0], [1.0]], (40, 1)), np.repeat(["yes", "no"], 40)
-    model = BayesianMLPClassifier(**SMALL | {"hidden_layer_sizes": (), "temperature": 1.0})
-    shares = [model.fit(X, y, sample_weight=w).predict_proba(X).mean(0) for w in (None, np.where(y == "yes", 9.0, 1))]
-    np.testing.assert_allclose(shares, [[0.5, 0.5], [0.1, 0.9]], atol=0.05)
+    """Half of the answers are 1 by number, and 9 of 10 by weight; X says nothing of them."""
+    X, y = np.tile([[-1.0], [1.0]], (40, 1)), np.repeat([0, 1], 40)
+    linear, weights = SMALL | {"hidden_layer_sizes": (), "temperature": 1.0, "steps": 1000}, 1.0 + 8.0 * y
+    classifier, regressor = BayesianMLPClassifier(**linear), BayesianMLPRegressor(**linear, noise="constant")
+    for w, share in ((None, 0.5), (weights, 0.9)):
+        assert classifier.fit(X, y, sample_weight=w).predict_proba(X)[:, 1].mean() == pytest.approx(share, abs=0.1)
+        assert regressor.fit(X, y, sample_weight=w).predict(X).mean() == pytest.approx(share, abs=0.1)
 
 
 LOAD = """
