@@ -42,7 +42,7 @@ from bdl.tune.cycles import choose_cycles
 from bdl.tune.find import describe_untuned, find_settings, rows_of_trials
 from bdl.tune.optimiser import is_optimiser, stay_at_start
 from bdl.tune.prior import is_around_zero
-from bdl.tune.sampler import FULL_BATCH_ROWS, ON_BATCHES, choose_length, choose_sampler, in_time
+from bdl.tune.sampler import FULL_BATCH_ROWS, ON_BATCHES, choose_length, choose_sampler, with_length
 from bdl.tune.trial import Problem
 from bdl.tune.weighting import PLAIN, Explored
 
@@ -125,7 +125,7 @@ def _choose(request: RunRequest, data: RunData, began: float) -> Tuning:
     if tuning.budget is not None and (budget := seconds_of(tuning.budget)) is not None:
         return _choose_within(case, budget, began)
     found, _ = case.tune(int(case.stack.motion.steps), FEWEST_STEPS)
-    return replace(found, choices=(*in_time(case.by_rows, found.rhat, case.data.num_data), *found.choices))
+    return replace(found, choices=(*with_length(case.by_rows, found.rhat, case.data.num_data), *found.choices))
 
 
 def _choose_within(case: _Case, budget: float, began: float) -> Tuning:

@@ -27,7 +27,7 @@ from bdl.tune.burn_in import MOST_BURN_IN, MOVES, movement
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.heat import HEAT_OF_BATCHES
 from bdl.tune.optimiser import batches_of_optimiser, choose_for_optimiser, is_optimiser
-from bdl.tune.prior import at_share, candidates, choose_prior, prior_predictive, steps_to_act
+from bdl.tune.prior import at_share, at_temperature, candidates, choose_prior, prior_predictive, steps_to_act
 from bdl.tune.rehearse import step_of
 from bdl.tune.sampler import ON_BATCHES
 from bdl.tune.score import Score
@@ -126,10 +126,10 @@ def find_settings(
     prior, of_prior, rhat = _prior(search, validation)
     choices = [search.batch_size, of_prior]
     if temperature is None:
-        choices.append(of_temperature := _temperature(search, prior, validation))
-        search = replace(search, problem=replace(search.problem, temperature=of_temperature.value))
-        prior = _at(search, prior, of_temperature.value)
-        choices[1] = replace(of_prior, value=getattr(prior, "precision", None))
+        found_t = _temperature(search, prior, validation)
+        search = replace(search, problem=replace(search.problem, temperature=found_t.value))
+        prior = _at(search, prior, found_t.value)
+        choices = [search.batch_size, at_temperature(of_prior, prior, found_t.value), found_t]
     if weighting.zeta == AUTO:
         search, steps_found, found = explore(search, prior, weighting, heat)
         choices += found
@@ -151,7 +151,7 @@ def _prior(search: Search, validation: TrialItems | None) -> tuple[Prior, Choice
     problem, held_out = _split(search.problem, validation)
     tried = candidates(problem.loss)
     compared = replace(search, problem=problem, trial=trial_steps(problem, search.steps, len(tried)))
-    scores, about, left_out, rhat, lr, moving = {}, {}, {}, {}, math.inf, False
+    scores, about, left_out, rhat, lr, errors = {}, {}, {}, {}, math.inf, 1.0
     for precision in tried:
         prior, acts = Gaussian(precision), 0.0
         if scores and "lr" in search.tunable:
@@ -161,17 +161,16 @@ def _prior(search: Search, validation: TrialItems | None) -> tuple[Prior, Choice
             continue
         about[precision] = prior_predictive(problem, prior, held_out[0][:PRIOR_PROBES])
         trial, score, unusable = _compared(compared, prior, held_out, f"prior {precision}")
-        first, too_short = not scores, compared.trial < SHORTEST_TRIAL
-        if unusable and first and (too_short or not compared.dynamics.full_batch):
+        may_move = compared.dynamics.full_batch and compared.trial >= SHORTEST_TRIAL
+        if unusable and not scores and not may_move:
             kept = f"the default stays, because {unusable} to compare others (run longer, or give a prior)"
             return prior, Choice("prior", precision, f"{kept}; {about[precision]}"), math.nan
-        if unusable and not first:
+        if unusable and scores:
             left_out[precision] = "is left out, because its trial had not come to rest"
             continue
+        errors = ERRORS_OF_MOVING if unusable else errors
         scores[precision], lr, rhat[precision] = score.nll, trial.lr, score.rhat
-        if unusable:
-            moving = True
-    choice = choose_prior(scores, about, left_out, ERRORS_OF_MOVING if moving else 1.0)
+    choice = choose_prior(scores, about, left_out, errors)
     return Gaussian(choice.value), choice, rhat[choice.value]
 
 

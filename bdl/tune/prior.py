@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,6 +50,13 @@ def at_share(prior: Prior, share: float, problem: Problem) -> Prior:
         return prior
     of_tensors_at_1 = of_tensors(prior.precision, problem.shapes, lambda variance: 1 / variance)
     return Gaussian([float(f"{share * precision:.4g}") for precision in of_tensors_at_1], prior.mean)
+
+
+def at_temperature(choice: Choice, prior: Prior, temperature: float) -> Choice:
+    """The choice of a prior, with the precision that `at_share` has left at T, and what that is of the one chosen."""
+    if not isinstance(prior, Gaussian) or choice.value is None or prior.precision == choice.value:
+        return choice
+    return replace(choice, value=prior.precision, reason=f"{choice.value} times T = {temperature:g}; {choice.reason}")
 
 
 @torch.no_grad()

@@ -46,7 +46,7 @@ def choose_length(sampler: str, rows: int, rhat: float = math.nan) -> int:
     return max(FEWEST_MCLMC_STEPS, 100 * round(share * steps / 100))
 
 
-def in_time(choices: Sequence[Choice], rhat: float, rows: int) -> tuple[Choice, ...]:
+def with_length(choices: Sequence[Choice], rhat: float, rows: int) -> tuple[Choice, ...]:
     """The choices, with the length of MCLMC for chains of which a trial tells R-hat."""
     if math.isnan(rhat) or any(choice.name == "sampler" for choice in choices):
         return tuple(choices)

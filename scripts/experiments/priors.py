@@ -26,6 +26,7 @@ from bdl.data import TensorBatches
 from bdl.models import MLP
 from bdl.tune.find import rows_of_trials
 from bdl.tune.prior import OF_CLASSES, OF_NUMBERS, at_share
+from bdl.tune.sampler import SAMPLERS
 from bdl.tune.score import Score, clear_winner
 from bdl.tune.temperature import TEMPERATURES_TRIED, hottest_good
 from bdl.tune.trial import Problem, Trial
@@ -140,8 +141,7 @@ def cells(rows: tuple[Tensor, ...], hidden: Sequence[int], classes: bool, seed: 
     for precision in OF_CLASSES if classes else OF_NUMBERS:
         for temperature in TEMPERATURES_TRIED if classes else (1.0,):
             prior = at_share(bdl.Gaussian(precision), temperature, problem)
-            dynamics = bdl.MCLMC(energy_var=0.01, energy_var_start=0.5, adapt_steps=STEPS)
-            trial = Trial(replace(problem, temperature=temperature), dynamics, prior, 1e-3, "prior")
+            trial = Trial(replace(problem, temperature=temperature), SAMPLERS["mclmc"](STEPS), prior, 1e-3, "prior")
             trial.run(STEPS)
             val, test = Score((x[out], y[out])), Score((x_test, y_test))
             for _ in range(SCORES):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 from running import planned
 
@@ -15,7 +16,7 @@ import bdl
 from bdl.data import TensorDataModule
 from bdl.errors import ConfigError
 from bdl.run.processes import SINGLE
-from bdl.run.section import Section
+from bdl.run.section import Section, complete_model
 from bdl.run.write_report import facts_of
 
 
@@ -36,6 +37,22 @@ def test_the_data_complete_a_stack(tmp_path):
     assert stack.target.model.get("sizes")[0] == 36 and stack.target.model.get("sizes")[-1] == 6
     assert isinstance(stack.target.loss.build(), bdl.CategoricalNLL)
     assert stack.settings["sampler"]["num_data"] == 4435
+
+
+def test_a_likelihood_of_numbers_is_refused_for_classes(tmp_path):
+    plan = planned(f"run_dir={tmp_path}", "loss=normal")
+    with pytest.raises(ConfigError, match="is a likelihood of numbers, and the task is classification"):
+        plan.of_stack(0, plan.data(0).build())
+
+
+@pytest.mark.parametrize(("classes", "hidden"), [(2, [16] * 3), (11, [32] * 2)])
+def test_rows_inputs_and_classes_decide_the_hidden_layers(classes, hidden):
+    x, y = torch.zeros(44, 5), torch.arange(44) % classes
+    data = TensorDataModule({"train": (x, y), "test": (x, y)})
+    model = complete_model(
+        {"_target_": "bdl.models.MLP", "hidden": "auto", "sizes": None}, data, bdl.CategoricalNLL(), "input"
+    )
+    assert model.node["sizes"] == [5, *hidden, classes]
 
 
 def test_what_tuning_found_completes_plan_and_leaves_its_folder(tmp_path):

@@ -25,7 +25,6 @@ from bdl.data import LandsatDataModule, read_table
 from bdl.errors import ConfigError
 from bdl.run.config import checksum, config_hash
 from bdl.run.records import read_config
-from bdl.run.section import complete_loss, complete_model
 from bdl.run.write_report import target_fact
 
 SMALL = (
@@ -403,15 +402,6 @@ def test_the_contents_of_a_table_name_run_and_its_place_does_not(tmp_path):
     assert first != hash_of(tmp_path / "a.csv")
 
 
-@pytest.mark.parametrize(("target", "layers"), [("many", [32, 32, 12]), ("kind", [16, 16, 16, 3]), ("y", [50, 2])])
-def test_the_network_has_the_layers_that_suit_the_target(tmp_path, target, layers):
-    table().assign(many=[f"class {k % 12}" for k in range(60)]).to_csv(tmp_path / "table.csv", index=False)
-    data = read_table(tmp_path / "table.csv", target, drop=[name for name in ("key", "many") if name != target])
-    model = {"_target_": "bdl.models.MLP", "hidden": "auto", "sizes": None}
-    loss = complete_loss({"_target_": None}, data).build()
-    assert complete_model(model, data, loss, "input").node["sizes"][1:] == layers
-
-
 def test_a_learned_scale_is_a_parameter_behind_the_network(tmp_path):
     table().to_csv(tmp_path / "table.csv", index=False)
     of_data = (f"data.path={tmp_path / 'table.csv'}", "data.target=y", "data.drop=[key]", "sampler.lr=0.001")
@@ -430,10 +420,6 @@ REFUSED = {
     "loss": (
         "loss=categorical",
         "loss._target_=bdl.CategoricalNLL is a likelihood of classes, and the task is regression",
-    ),
-    "loss of numbers": (
-        "data.target=kind; loss=normal",
-        "loss._target_=bdl.HeteroscedasticNLL is a likelihood of numbers, and the task is classification",
     ),
     "scale": ("loss=normal; loss.scale=wide", "loss.scale must be input or learned, got 'wide'"),
     "sizes": ("model.sizes=[10,4,1]", "the model has 1 outputs for a likelihood that needs 2: change model.sizes"),

@@ -11,11 +11,13 @@ import pytest
 import torch
 
 import bdl
+from bdl.tune.choice import Choice
 from bdl.tune.prior import (
     OF_CLASSES,
     OF_COUNTS,
     OF_NUMBERS,
     at_share,
+    at_temperature,
     candidates,
     choose_prior,
     is_around_zero,
@@ -68,6 +70,15 @@ def test_a_colder_law_counts_each_item_more_often():
     for same in (bdl.Gaussian(bdl.Learned()), bdl.Laplace()):
         assert at_share(same, 0.25, given) is same
     assert at_share(prior, 1.0, given) is prior
+
+
+def test_a_line_names_what_t_makes_colder():
+    given, choice = problem(), Choice("prior", "steep", "validation NLL 0.1")
+    cold = at_temperature(choice, at_share(bdl.Gaussian("steep"), 0.1, given), 0.1)
+    assert cold.value == [pytest.approx(0.4)] and cold.reason == "steep times T = 0.1; validation NLL 0.1"
+    assert at_temperature(choice, bdl.Gaussian("steep"), 1.0) is choice
+    given_prior = Choice("prior", None, "given")
+    assert at_temperature(given_prior, bdl.Gaussian(2.0), 0.1) is given_prior
 
 
 def test_numbers_and_classes_have_candidates_of_their_own():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from bdl.tune.choice import Choice
-from bdl.tune.sampler import choose_length, choose_sampler, in_time
+from bdl.tune.sampler import choose_length, choose_sampler, with_length
 
 
 def test_few_rows_are_taken_at_every_step_and_many_in_batches():
@@ -26,7 +26,7 @@ def test_chains_that_agree_in_a_trial_need_a_quarter_of_the_steps():
 
 def test_the_length_alone_follows_rhat_and_only_under_mclmc():
     length, other, sghmc = Choice("length", 20_000, "rows"), Choice("prior", 1.0, ""), Choice("sampler", "sghmc", "")
-    shorter, same = in_time((length, other), 1.0, 100)
+    shorter, same = with_length((length, other), 1.0, 100)
     assert shorter.value == 5_000 and "R-hat 1 in a trial" in shorter.reason and same is other
-    assert in_time((sghmc, length), 1.0, 100) == (sghmc, length)
-    assert in_time((length,), math.nan, 100) == (length,)
+    assert with_length((sghmc, length), 1.0, 100) == (sghmc, length)
+    assert with_length((length,), math.nan, 100) == (length,)
