@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,16 +68,16 @@ class Columns:
     def targets(self) -> list[str]:
         return [self.target] if isinstance(self.target, str) else list(self.target)
 
-    @property
-    def written(self) -> list[str]:
-        """Columns that are read as text, so that no number in them is refused."""
-        return [*self.categorical, *self.drop, *self.id]
+    def written(self, split: TableSplit) -> list[str]:
+        """Columns that are read as text, so that no number in them is refused; but lags need numbers."""
+        others = (name for name in (*self.drop, *self.id) if name not in (self.lags or ()))
+        return [*self.categorical, *others, *([split.group] if split.group else [])]
 
-    def no_inputs(self, split: TableSplit) -> list[str]:
-        """A column of groups is an input where `categorical` names it."""
+    def inputs(self, columns: Iterable[str], split: TableSplit) -> list[str]:
+        """Those of a table's columns that are inputs. A column of groups is one where `categorical` names it."""
         group = None if split.group in self.categorical else split.group
-        others = self.exposure, self.weight, split.column, group
-        return [*self.targets, *self.id, *self.drop, *(name for name in others if name is not None)]
+        others = [*self.targets, *self.id, *self.drop, self.exposure, self.weight, split.column, group]
+        return [name for name in columns if name not in others]
 
     def check(self, frame: Frame, split: TableSplit, place: str) -> None:
         """Raise ConfigError for names of columns that the table lacks, and for a target that is named twice."""

@@ -1,8 +1,7 @@
-"""Columns of positive numbers that are no inputs: exposures of counts, whose logarithm is an offset, and weights."""
+"""The column of exposures of counts, whose logarithm is an offset, and what a column of positive numbers may hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from bdl.data.columns import Rows
 from bdl.data.frame import require_columns
 from bdl.data.kinds import finite_numbers, of_each
 from bdl.data.values import Frame, Series
@@ -32,15 +30,15 @@ class ExposureColumn:
 
     @staticmethod
     def learn(values: Series, place: str) -> ExposureColumn:
-        """From the training rows. Raises ConfigError, as `encode` does."""
+        """From the training rows. Raises ConfigError for exposures that are missing or not above 0."""
         return ExposureColumn(str(values.name), float(positive_numbers(values, place, "data.exposure").mean()))
 
-    def encode(self, values: Series, place: str, key: str = "data.exposure") -> np.ndarray:
-        """(n, 1) float32 offsets. Raises ConfigError, in one line, for exposures that are missing or not above 0."""
-        return np.log(positive_numbers(values, place, key) / self.mean).astype(np.float32)[:, None]
+    def encode(self, frame: Frame, key: str, place: str) -> Tensor:
+        """(n, 1) float32 offsets. Raises ConfigError as `values` does."""
+        return torch.from_numpy(np.log(self.values(frame, key, place) / self.mean).astype(np.float32))[:, None]
 
     def values(self, frame: Frame, key: str, place: str) -> np.ndarray:
-        """(n,) exposures in their own unit. Raises ConfigError for a table that lacks the column, and as `encode`."""
+        """(n,) exposures in their own unit. Raises ConfigError for a table that lacks the column, and as `learn`."""
         require_columns(frame, [self.name], key, place)
         return positive_numbers(frame[self.name], place, "data.exposure")
 
@@ -58,8 +56,3 @@ def positive_numbers(values: Series, place: str, key: str) -> np.ndarray:
             f"{len(numbers)} rows): {REMEDY}"
         )
     return numbers.to_numpy(np.float64, copy=True)
-
-
-def weights_of(rows: Mapping[str, Rows], column: str, places: Mapping[str, str]) -> dict[str, Tensor]:
-    """(n,) of each split. Raises ConfigError for weights that are missing or not above 0."""
-    return {s: torch.from_numpy(positive_numbers(part[column], places[s], "data.weight")) for s, part in rows.items()}

@@ -7,7 +7,8 @@ import difflib
 import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -82,33 +83,9 @@ class Reading:
 
         Raises ConfigError for a file that is missing, empty, damaged or no such table, and for a doubled column name.
         """
-        place, name = locate(path), f"{key}={path}"
-        if not place.exists():
-            raise ConfigError(f"{name} is not there: looked for {place.absolute()}; give the path of the table")
-        if not is_on_disk(place):
-            raise ConfigError(f"{name} is no regular file: save the table as a file, and give its path")
-        if self.format == "csv" and place.suffix.lower() in COMPRESSED:
-            raise ConfigError(f"{name} is compressed: unpack it, or save the table as Parquet, which is small itself")
-        if self.format == "parquet" and not find_spec("pyarrow"):
-            raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
-        try:
+        name = f"{key}={path}"
+        with self._file(path, name) as place:
             frame = _read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name, text)
-        except ConfigError:  # a ValueError too
-            raise
-        except pd.errors.EmptyDataError as error:
-            raise ConfigError(
-                f"{name} is empty: a table has a line of column names, and a line for each row"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise ConfigError(
-                f"{name} is no {self.encoding or 'UTF-8'} text ({error.reason}): correct data.encoding, or save the "
-                "table as CSV in UTF-8"
-            ) from error
-        except (OSError, ValueError) as error:  # ParserError and pyarrow's errors are ValueErrors
-            reason = " ".join(str(error).split())
-            raise ConfigError(
-                f"{name} cannot be read as {self.format} ({reason.rstrip('.')}): correct it, or save the table again"
-            ) from error
         names = [str(column).strip() for column in frame.columns]
         if doubled := [column for column in names if names.count(column) > 1]:
             raise ConfigError(f"{name} has two columns with the name {doubled[0]!r}: rename one of them")
@@ -150,12 +127,44 @@ class Reading:
         frame.columns = [column or f"Unnamed: {i}" for i, column in enumerate(names)]
         return frame
 
-    def of_file(self, path: str | Path) -> Reading:
-        """The same, with the encoding of this file in place of none. It warns of nothing, because `read` has."""
-        if self.format != "csv" or self.encoding is not None:
-            return self
-        with warnings.catch_warnings(action="ignore", category=BdlWarning):
-            return dataclasses.replace(self, encoding=guess_encoding(locate(path), str(path)))
+    def of_file(self, path: str | Path, key: str = "data.path") -> Reading:
+        """The same, with the encoding of this file if none is given. Warns as `guess_encoding`; raises as `read`."""
+        name = f"{key}={path}"
+        with self._file(path, name) as place:
+            if self.format != "csv" or self.encoding is not None:
+                return self
+            return dataclasses.replace(self, encoding=guess_encoding(place, name))
+
+    @contextmanager
+    def _file(self, path: str | Path, name: str) -> Iterator[Path]:
+        """The file of a path, whose errors become lines that begin with `name`."""
+        place = locate(path)
+        if not place.exists():
+            raise ConfigError(f"{name} is not there: looked for {place.absolute()}; give the path of the table")
+        if not is_on_disk(place):
+            raise ConfigError(f"{name} is no regular file: save the table as a file, and give its path")
+        if self.format == "csv" and place.suffix.lower() in COMPRESSED:
+            raise ConfigError(f"{name} is compressed: unpack it, or save the table as Parquet, which is small itself")
+        if self.format == "parquet" and not find_spec("pyarrow"):
+            raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
+        try:
+            yield place
+        except ConfigError:  # a ValueError too
+            raise
+        except pd.errors.EmptyDataError as error:
+            raise ConfigError(
+                f"{name} is empty: a table has a line of column names, and a line for each row"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"{name} is no {self.encoding or 'UTF-8'} text ({error.reason}): correct data.encoding, or save the "
+                "table as CSV in UTF-8"
+            ) from error
+        except (OSError, ValueError) as error:  # ParserError and pyarrow's errors are ValueErrors
+            reason = " ".join(str(error).split())
+            raise ConfigError(
+                f"{name} cannot be read as {self.format} ({reason.rstrip('.')}): correct it, or save the table again"
+            ) from error
 
     def _encoding_of(self, path: Path, key: str, name: str) -> str:
         """The encoding that is given, or a guess. Rows to predict may have another one than the table of the run."""

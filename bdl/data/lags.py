@@ -131,10 +131,10 @@ class Lags:
         return frame.assign(**made), complete
 
     def _warn_of_holes(self, rows: Frame, place: str) -> None:
-        far = rows[(rows.groupby(SERIES)[KEY].diff() > self.widest * (1 + 1e-9)) & (rows[ROW] >= 0)]
+        steps = rows.groupby(SERIES)[KEY].diff()
+        far = rows[(steps > self.widest * (1 + 1e-9)) & (rows[ROW] >= 0)]
         if len(far):
-            unit = "" if self.order.format is None else " days"
-            distance = rows.groupby(SERIES)[KEY].diff()[far.index].max()
+            unit, distance = "" if self.order.format is None else " days", steps[far.index].max()
             warnings.warn(
                 f"{place}: {len(far)} rows, row {far[ROW].min() + 1} the first, come up to {distance:g}{unit} after "
                 f"the row before them, and {self.widest:g}{unit} at most in the run's table: rows between them may be "

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
-from bdl.data.exposure import ExposureColumn, weights_of
-from bdl.data.frame import Format, Reading, locate, require_columns
+from bdl.data.exposure import ExposureColumn, positive_numbers
+from bdl.data.frame import Format, Reading, locate
 from bdl.data.kinds import of_each
 from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
@@ -41,7 +41,7 @@ from bdl.errors import ConfigError
 from bdl.likelihoods import with_weights
 
 FORMAT_VERSION = 4
-READ = (3, FORMAT_VERSION)  # a file of version 3 has less in it
+READ = (3, FORMAT_VERSION)  # versions that are read; a file of version 3 has less in it
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ class TableEncoding:
         """(n, features) float32 as the network reads them, as `InputEncoding.encode`; an offset is the last one."""
         if self.exposure is None:
             return self.inputs.encode(frame, key, place, last)
-        require_columns(frame, [self.exposure.name], key, place)
-        offset = torch.from_numpy(self.exposure.encode(frame[self.exposure.name], place))
+        offset = self.exposure.encode(frame, key, place)
         return torch.cat([self.inputs.encode(frame, key, place, last), offset], 1)
 
     def to_plain(self) -> dict[str, Any]:
@@ -146,53 +145,30 @@ class TableDataModule(TensorDataModule):
         loss: str | None = None,
         **batching: Unpack[Batching],
     ):
-        place, names, files = locate(path).name, columns.targets, split.files(path)
+        place, files, of_run = locate(path).name, split.files(path), reading.of_file(path)
         places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
-        lagged = columns.lags or {}
-        written = [name for name in columns.written if name not in lagged or name in columns.categorical]
-        written += [split.group] if split.group else []
-        frames = {s: reading.read(p, key, written) for s, (key, p) in files.items()}
+        readings = {s: of_run if s == "train" else reading for s in files}  # each file has an encoding of its own
+        frames = {s: readings[s].read(p, key, columns.written(split)) for s, (key, p) in files.items()}
         columns.check(frames["train"], split, place)
         lags = None
-        if lagged:
+        if columns.lags:
             frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)
-        tables = {s: Rows(frame, rows_with_targets(frame, names, places[s])) for s, frame in frames.items()}
+        tables = {s: Rows(frame, rows_with_targets(frame, columns.targets, places[s])) for s, frame in frames.items()}
         rows = split.rows(tables, place, reading.day_first)
-        self.held_out = split.words(rows, place, reading.day_first)
+        self.name, self.held_out = place, split.words(rows, place, reading.day_first)
         self.groups = split.groups(rows, place)
-        train, no_inputs = rows["train"], columns.no_inputs(split)
-        of_inputs = [name for name in train.columns if name not in no_inputs]
-        labels = {name: pd.concat([part[name] for part in rows.values()]).dropna() for name in names}
-        of_columns = columns.categorical, columns.max_levels, place, reading.day_first
-        questions: list[Callable[[], Any]] = [
-            lambda: learn_target(labels, {name: train[name].dropna() for name in names}, columns.asked, place, loss),
-            lambda: InputEncoding.learn(train, of_inputs, *of_columns),
-            lambda: None if columns.exposure is None else ExposureColumn.learn(train[columns.exposure], place),
-        ]
-        (rule, reason), inputs, exposure = of_each(lambda ask: ask(), questions, place)
-        self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading.of_file(path), lags, exposure)
-        weights = {} if columns.weight is None else weights_of(rows, columns.weight, places)
+        names = columns.inputs(rows["train"].columns, split)
+        (target, reason), inputs, exposure = _learn(rows, columns, names, place, reading.day_first, loss)
+        self.encoding = TableEncoding(inputs, target, tuple(columns.id), of_run, lags, exposure)
         splits = self._encode(rows, places)
-        classes = rule.labels if isinstance(rule, ClassTarget) else None
-        super().__init__(splits, batch_size=batch_size, task=rule.task, labels=classes, **batching)
-        self.name = place
-        numbers = number_targets(rule)
-        self.target_units = tuple((part.name, part.mean, part.std) for part in numbers) or None
-        self.loss = {} if isinstance(rule, ClassTarget) else rule.loss
+        classes = target.labels if isinstance(target, ClassTarget) else None
+        super().__init__(splits, batch_size=batch_size, task=target.task, labels=classes, **batching)
+        self.target_units = tuple((part.name, part.mean, part.std) for part in number_targets(target)) or None
+        self.loss = {} if isinstance(target, ClassTarget) else target.loss
         self.has_offset = exposure is not None
-        if weights:
-            self._weigh(weights, **batching)
-        said = [
-            exposure and f"mean = rate x {exposure.name}, on average {exposure.mean:.4g}",
-            f"{columns.weight} weighs rows: those for training count as {weights['train'].sum():,.6g}; in scores each "
-            "counts once, but for weighted_nll" if weights else "",
-            self.held_out,
-            *(part.words for part in numbers),
-        ]  # fmt: skip
-        self.overview = "; ".join([
-            f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0] - self.has_offset} inputs",
-            f"{'targets' if len(names) > 1 else 'target'} {rule.name}: {rule.task} ({reason})", *filter(None, said),
-        ])  # fmt: skip
+        if columns.weight is not None:
+            self._weigh(rows, columns.weight, places, **batching)
+        self.overview = self._describe(columns, len(names), reason)
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             warn_of_repeated(splits, place)
 
@@ -205,13 +181,32 @@ class TableDataModule(TensorDataModule):
         other._use(TensorBatches(x, y, count_batch(batch_size, len(y)), **batching))
         return other
 
-    def _weigh(self, weights: Mapping[str, Tensor], **batching: Unpack[Batching]) -> None:
-        """Let the labels of each split carry the weights (n,) of its rows."""
+    def _weigh(
+        self, rows: Mapping[str, Rows], column: str, places: Mapping[str, str], **batching: Unpack[Batching]
+    ) -> None:
+        """Let the labels of each split carry the weights of its rows. Raises ConfigError for weights not above 0."""
         if self.gaps:
             raise ConfigError("data.weight takes rows that have all targets: leave out the others, or the weights")
         self.weighted = True
-        self.splits = {s: (x, with_weights(y, weights[s])) for s, (x, y) in self.splits.items()}
+        numbers = {s: positive_numbers(part[column], places[s], "data.weight") for s, part in rows.items()}
+        self.splits = {s: (x, with_weights(y, torch.from_numpy(numbers[s]))) for s, (x, y) in self.splits.items()}
         self._use(TensorBatches(*self.splits["train"], self.batch_size, **batching))
+
+    def _describe(self, columns: Columns, read: int, reason: str) -> str:
+        """What was read, in one line. read: columns that become inputs; reason: why the target has its task."""
+        target, exposure = self.encoding.target, self.encoding.exposure
+        said = [
+            f"{self.name}: {self.rows} rows; {read} columns as {self.input_shape[0] - self.has_offset} inputs",
+            f"{'targets' if len(columns.targets) > 1 else 'target'} {target.name}: {target.task} ({reason})",
+        ]
+        if exposure is not None:
+            said.append(f"mean = rate x {exposure.name}, on average {exposure.mean:.4g}")
+        if self.weighted:
+            total = self.splits["train"][1][:, -1].double().sum()
+            line = f"{columns.weight} weighs rows: those for training count as {total:,.6g}"
+            said.append(f"{line}; in scores each counts once, but for weighted_nll")
+        words = [self.held_out, *(part.words for part in number_targets(target))]
+        return "; ".join([*said, *filter(None, words)])
 
     def identity(self) -> dict[str, Any]:
         """Checksums of the encoding and of the training rows, and the name of the target."""
@@ -235,6 +230,25 @@ class TableDataModule(TensorDataModule):
             key, place = f"data.{s}_path: ", f"{places[s]}, {s} rows"
             x[s] = self.encoding.encode(rows[s], key, place, last=s == "train")
         return {s: (x[s], y[s]) for s in rows}
+
+
+def _learn(
+    rows: Mapping[str, Rows], columns: Columns, names: Sequence[str], place: str, day_first: bool | None,
+    loss: str | None,
+) -> list[Any]:  # fmt: skip
+    """The target and its reason, see `learn_target`; the encoding of the inputs, whose names these are; the exposure.
+
+    Raises ConfigError, in one line about all columns.
+    """
+    train = rows["train"]
+    labels = {name: pd.concat([part[name] for part in rows.values()]).dropna() for name in columns.targets}
+    of_training = {name: train[name].dropna() for name in columns.targets}
+    questions: list[Callable[[], Any]] = [
+        lambda: learn_target(labels, of_training, columns.asked, place, loss),
+        lambda: InputEncoding.learn(train, names, columns.categorical, columns.max_levels, place, day_first),
+        lambda: None if columns.exposure is None else ExposureColumn.learn(train[columns.exposure], place),
+    ]
+    return of_each(lambda ask: ask(), questions, place)
 
 
 def _with_lags(

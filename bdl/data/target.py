@@ -16,10 +16,9 @@ from torch import Tensor
 from bdl.data.dates import holds_dates
 from bdl.data.kinds import finite_numbers, of_each, standardisation, standardised
 from bdl.data.module import Task
-from bdl.data.target_law import NORMAL, find_law
+from bdl.data.target_law import find_law
 from bdl.data.values import Series, as_numbers, as_texts, holds_truth_values, number_hint
 from bdl.errors import BdlWarning, ConfigError
-from bdl.likelihoods import Likelihood, likelihood_of
 
 FEW = 20  # different whole numbers that may be classes; digits have 10
 FAR = 10.0  # standard deviations of the target, below which no prediction is called far: a few rows bound nothing
@@ -73,7 +72,6 @@ class NumberTarget:
     mean: float
     std: float
     task: Task = "regression"
-    step: float = 0.0  # of a file that an earlier version wrote
     center: float | None = None
     loss: Mapping[str, Any] = field(default_factory=dict)
     words: str | None = field(default=None, compare=False)  # what a run says of the values
@@ -102,19 +100,7 @@ class NumberTarget:
         known = numbers if every is None else _numbers(every, place, task)
         law = find_law(numbers.to_numpy(np.float64), known.to_numpy(np.float64), asked, str(values.name), moments)
         center = None if law.origin == moments[0] else moments[0]
-        return NumberTarget(str(values.name), law.origin, law.scale, task, 0.0, center, law.loss, law.words)
-
-    @property
-    def kind(self) -> str:
-        """The class of the likelihood that fits the values of a regression."""
-        return self.loss.get("_target_", NORMAL)
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """The likelihood that fits the values of a regression, in the units that the network sees."""
-        made = likelihood_of({"type": self.kind, **self.loss})
-        assert made is not None
-        return made
+        return NumberTarget(str(values.name), law.origin, law.scale, task, center, law.loss, law.words)
 
     @property
     def min_std(self) -> float:

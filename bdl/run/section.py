@@ -98,21 +98,21 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
     if data.gaps:
         node = {"_target_": "bdl.ObservedNLL", "of": node}
     section: Section[Loss] = Section(node)
-    kind = outputs_of(section.build())
+    kind = outputs_of(built := section.build())
     if kind != "unknown" and (kind == "values") == (data.task == "classification"):
         about = "numbers" if kind == "values" else "classes"
         raise ConfigError(
             f"loss._target_={section.target} is a likelihood of {about}, and the task is {data.task}: loss=auto "
             "chooses one that fits, data.task another task"
         )
-    if data.has_offset and not getattr(section.build(), "counts", False):
+    if data.has_offset and not getattr(built, "counts", False):
         raise ConfigError(
             f"data.exposure is the offset of a log rate, which loss._target_={section.target} does not have: "
             "loss=auto chooses Poisson, loss=negative_binomial allows more spread"
         )
     if not data.weighted:
         return section
-    if not isinstance(section.build(), Likelihood):
+    if not isinstance(built, Likelihood):
         raise ConfigError(f"data.weight weighs log densities, and loss._target_={section.target} has none: loss=auto")
     return Section({"_target_": "bdl.likelihoods.WeightedNLL", "likelihood": dict(section.node)})
 
@@ -141,7 +141,9 @@ def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: s
                 "model, e.g. model=resnet20"
             )
         inputs = data.input_shape[0] - data.has_offset
-        node["sizes"] = [inputs, *hidden_of(model, data), outputs]
+        hidden = model.get("hidden") or []
+        hidden = hidden_layers(data.num_data, inputs, data.num_classes) if hidden == AUTO else hidden
+        node["sizes"] = [inputs, *hidden, outputs]
     for key in ("num_classes", "vocabulary", "context"):
         if key in node and node[key] is None:
             node[key] = data.input_shape[0] if key == "context" else outputs
@@ -150,14 +152,6 @@ def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: s
     if data.has_offset:
         node = {"_target_": "bdl.likelihoods.WithOffset", "net": node, "targets": data.num_targets}
     return Section(node)
-
-
-def hidden_of(model: dict[str, Any], data: DataModule) -> list[int]:
-    """Units of the hidden layers: those that the model names, or else those that suit the data."""
-    hidden = model.get("hidden") or []
-    if hidden != AUTO:
-        return hidden
-    return hidden_layers(data.num_data, data.input_shape[0], data.num_classes)
 
 
 def count_outputs(loss: Loss, data: DataModule) -> int:

@@ -28,7 +28,7 @@ def rows_that_count(X: np.ndarray, y: np.ndarray, groups: Any, weights: Any) -> 
     if counts.sum() < 2:
         raise ConfigError("sample_weight is zero in all rows but one, or in all: give more rows a weight above 0")
     kept = groups if groups is None or len(groups) != len(y) else column_or_1d(groups)[counts]
-    return X[counts], y[counts], kept, None if (w == 1).all() else torch.from_numpy(w[counts])
+    return X[counts], y[counts], kept, None if (w[counts] == 1).all() else torch.from_numpy(w[counts])
 
 
 def group_numbers(groups: Any, rows: int, name: str) -> Tensor | None:

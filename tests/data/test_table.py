@@ -5,6 +5,7 @@ Tables: what is learned from the training rows, splits, tasks, and one clear lin
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import warnings
@@ -118,6 +119,18 @@ def test_what_a_run_saves_makes_the_same_inputs_again(tmp_path):
     assert encoding == data.encoding
     rows = encoding.reading.read(tmp_path / "table.csv")
     assert torch.equal(encoding.inputs.encode(rows[:30], "", ""), data.tensors("train")[0])
+
+
+def test_a_file_of_version_3_is_read(tmp_path):
+    """It has the rounding of its target, and neither a likelihood nor an encoding."""
+    encoding = module(tmp_path, frame()).encoding
+    plain, target = encoding.to_plain(), encoding.target
+    old = {"task": "regression", "name": "y", "mean": target.mean, "std": target.std, "step": 0.5}
+    reading = {key: value for key, value in plain["reading"].items() if key != "encoding"}
+    read = TableEncoding.from_plain({**plain, "format_version": 3, "target": old, "reading": reading})
+    assert read == dataclasses.replace(encoding, reading=dataclasses.replace(encoding.reading, encoding=None))
+    with pytest.raises(ConfigError, match="format_version is 2, and this bdl reads 3 and 4"):
+        TableEncoding.from_plain({**plain, "format_version": 2})
 
 
 @pytest.mark.parametrize("text", [(), ("plan",)], ids=["as pandas reads it", "as text"])

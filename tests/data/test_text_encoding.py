@@ -55,12 +55,6 @@ def test_rows_to_predict_may_have_another_encoding(tmp_path):
             assert list(rows["Stadt"][:3]) == ["Köln", "Münster", "Bonn"]
 
 
-def test_an_old_preprocessing_file_has_no_encoding(tmp_path):
-    plain = read_table(table(tmp_path, TEXT.encode()), "y").preprocessing()
-    del plain["reading"]["encoding"]
-    assert TableEncoding.from_plain(plain).reading.encoding is None
-
-
 def test_utf8_that_is_read_as_something_else_is_said(tmp_path):
     with pytest.warns(BdlWarning, match="read as cp1252, .* 'GrÃ¶ÃŸe', and is UTF-8 text too, with 'Größe'"):
         read_table(table(tmp_path, TEXT.encode()), "y", encoding="cp1252")

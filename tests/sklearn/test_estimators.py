@@ -134,6 +134,24 @@ def test_the_law_of_y_follows_its_values_or_is_asked_for():
         BayesianMLPRegressor(**short, loss="gamma").fit(X, some)
 
 
+def test_a_row_of_weight_0_is_left_out():
+    X, y = rows()
+    groups, weights = np.arange(60) // 4, np.where(np.arange(60) % 3, 1.0, 0.0)
+    some = BayesianMLPRegressor(**SMALL).fit(X[weights > 0], y[weights > 0], groups=groups[weights > 0])
+    weighted = BayesianMLPRegressor(**SMALL).fit(X, y, sample_weight=weights, groups=groups)
+    np.testing.assert_array_equal(some.predict(X), weighted.predict(X))
+
+
+def test_a_row_of_weight_9_counts_nine_times():
+    """Half of the answers are 1 by number, and 9 of 10 by weight; X says nothing of them."""
+    X, y = np.tile([[-1.0], [1.0]], (40, 1)), np.repeat([0, 1], 40)
+    linear, weights = SMALL | {"hidden_layer_sizes": (), "temperature": 1.0, "steps": 300}, 1.0 + 8.0 * y
+    classifier, regressor = BayesianMLPClassifier(**linear), BayesianMLPRegressor(**linear, noise="constant")
+    for w, share in ((None, 0.5), (weights, 0.9)):
+        assert classifier.fit(X, y, sample_weight=w).predict_proba(X)[:, 1].mean() == pytest.approx(share, abs=0.1)
+        assert regressor.fit(X, y, sample_weight=w).predict(X).mean() == pytest.approx(share, abs=0.1)
+
+
 LOAD = """
 import sys, joblib, numpy as np
 model, X = joblib.load(sys.argv[1])
