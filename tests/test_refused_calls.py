@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import bdl
 from bdl.data import Augment, LandsatDataModule, Shift, TensorBatches
-from bdl.data.table import TableEncoding
+from bdl.data.table_encoding import TableEncoding
 from bdl.errors import ConfigError
 from bdl.models import GPT, MLP, ResNet, ResNet18, WideResNet
 from bdl.samplers.weighting.histogram import Form

@@ -12,10 +12,9 @@ import torch
 
 from bdl.data.frame import require_columns
 from bdl.data.kinds import of_each
-from bdl.data.module import Task
 from bdl.data.split import divide, hold_out, train_test_rows
 from bdl.data.together import Order, Parts, check_apart, group_codes, groups_for_test, last_rows
-from bdl.data.values import Frame, Series
+from bdl.data.values import Frame, Series, Task
 from bdl.errors import ConfigError
 
 SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence, Sized
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Subset
 
 from bdl.batch import count_items, structure
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
+from bdl.data.values import Task
 from bdl.errors import ConfigError
 from bdl.lean import L
 
-Task = Literal["classification", "regression", "counts"]
 STAGES = {"train": "fit", "val": "validate", "test": "test"}  # Lightning's names of what a split is set up for
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -21,90 +19,21 @@ from bdl.data.frame import Format, Reading, locate
 from bdl.data.kinds import of_each
 from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
-from bdl.data.module import Task
 from bdl.data.repeated import warn_of_repeated
+from bdl.data.table_encoding import TableEncoding, checksum
 from bdl.data.target import ClassTarget
 from bdl.data.targets import (
     NumberTargets,
-    Target,
     labels_of,
     learn_target,
     number_targets,
     rows_with_targets,
-    target_from_plain,
-    target_to_plain,
 )
 from bdl.data.tensors import TensorDataModule, count_batch
 from bdl.data.together import Order
-from bdl.data.values import Frame
+from bdl.data.values import Frame, Task
 from bdl.errors import ConfigError
 from bdl.likelihoods import with_weights
-
-FORMAT_VERSION = 4
-READ = (3, FORMAT_VERSION)  # versions that are read; a file of version 3 has less in it
-
-
-@dataclass(frozen=True)
-class TableEncoding:
-    """Everything that a run knows about the columns of its table; its `preprocessing.json`.
-
-    Args:
-        inputs: makes inputs of the network from rows.
-        target: what the network predicts.
-        id: columns that name the rows.
-        reading: how the files of the table are written.
-        exposure: makes the offset of a log rate; None without one.
-        lags: the inputs that come from earlier rows.
-    """
-
-    inputs: InputEncoding
-    target: Target
-    id: tuple[str, ...]
-    reading: Reading
-    lags: Lags | None = None
-    exposure: ExposureColumn | None = None
-
-    def encode(self, frame: Frame, key: str, place: str, last: bool = False) -> Tensor:
-        """(n, features) float32 as the network reads them, as `InputEncoding.encode`; an offset is the last one."""
-        if self.exposure is None:
-            return self.inputs.encode(frame, key, place, last)
-        offset = self.exposure.encode(frame, key, place)
-        return torch.cat([self.inputs.encode(frame, key, place, last), offset], 1)
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON can hold."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "kind": "table",
-            "columns": self.inputs.to_plain(),
-            "target": target_to_plain(self.target),
-            "id": list(self.id),
-            "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
-            **({} if self.exposure is None else {"exposure": asdict(self.exposure)}),
-            **({} if self.lags is None else {"lags": self.lags.to_plain()}),
-        }
-
-    @staticmethod
-    def from_plain(plain: dict[str, Any]) -> TableEncoding:
-        """The inverse of `to_plain`. Raises ConfigError for another version, and for missing or wrong fields."""
-        version = plain.get("format_version")
-        if version not in READ:
-            raise ConfigError(
-                f"format_version is {version}, and this bdl reads {READ[0]} and {READ[1]}: use the bdl that wrote it"
-            )
-        try:
-            inputs, target = InputEncoding.from_plain(plain["columns"]), target_from_plain(plain["target"])
-            reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
-            lags = Lags.from_plain(plain["lags"]) if "lags" in plain else None
-            exposure = ExposureColumn(**plain["exposure"]) if "exposure" in plain else None
-            return TableEncoding(inputs, target, tuple(plain["id"]), reading, lags, exposure)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"no encoding of a table, {error} is missing or wrong: restore the file") from error
-
-
-def checksum(plain: Mapping[str, Any]) -> str:
-    """A checksum of what `TableEncoding.to_plain` gave, or of the same values read from a file."""
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class TableDataModule(TensorDataModule):

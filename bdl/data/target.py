@@ -15,9 +15,8 @@ from torch import Tensor
 
 from bdl.data.dates import holds_dates
 from bdl.data.kinds import finite_numbers, of_each, standardisation, standardised
-from bdl.data.module import Task
 from bdl.data.target_law import find_law
-from bdl.data.values import Series, as_numbers, as_texts, holds_truth_values, number_hint
+from bdl.data.values import Series, Task, as_numbers, as_texts, holds_truth_values, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
 FEW = 20  # different whole numbers that may be classes; digits have 10

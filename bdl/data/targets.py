@@ -13,10 +13,9 @@ from torch import Tensor
 
 from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import of_each
-from bdl.data.module import Task
 from bdl.data.target import ClassTarget, NumberTarget, find_task
 from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NORMAL
-from bdl.data.values import Frame, Series
+from bdl.data.values import Frame, Series, Task
 from bdl.errors import BdlWarning, ConfigError
 
 NamedColumns: TypeAlias = Any  # rows of a table, or a table: what has a column by its name

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from bdl.data.augment import Augmentation
 from bdl.data.loader import Batching, TensorBatches, TensorSlices, WorkerBatches
-from bdl.data.module import DataModule, Task, in_order
+from bdl.data.module import DataModule, in_order
+from bdl.data.values import Task
 from bdl.errors import ConfigError
 
 Splits = Mapping[str, tuple[Tensor, Tensor]]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 
 # Columns and tables of pandas, whose own annotations do not tell a type checker which of them `frame[name]` is.
 Series: TypeAlias = Any
 Frame: TypeAlias = Any
+Task = Literal["classification", "regression", "counts"]  # what is predicted of an item
 SIGNS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " ", "point": ".", "apostrophe": "'"}
 BETWEEN = {"comma": ",", "point": r"\.", "space": r"\s", "apostrophe": "['’]"}  # thousands, as patterns
 EXACT = 2**53  # beyond, float64 does not have all whole numbers

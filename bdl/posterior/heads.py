@@ -64,9 +64,9 @@ def head_of(m: Numbers, decisive: Judgement, repeats: Judgement) -> Head:
 
 
 def of_temperature(m: Numbers) -> str:
-    """What another T than 1 means, after a semicolon; nothing at T = 1, or where T is not known."""
+    """What another T than 1 means, after a semicolon; nothing at T = 1, for an optimiser, or where T is not known."""
     temperature = m["temperature"]
-    if math.isnan(temperature) or temperature == 1:
+    if math.isnan(temperature) or temperature in (0, 1):
         return ""
     return f"; at T = {temperature:.3g} each item counts {1 / temperature:.3g} times"
 

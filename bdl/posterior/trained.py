@@ -7,6 +7,7 @@ from typing import Protocol
 
 from bdl.posterior.predict import Posterior
 
+START = "start"  # a folder of the run directory, and a run directory itself: its samples are the start of its chains
 FOLDER = "trained"  # a folder of the run directory, and a run directory itself: its samples are the networks
 
 

@@ -18,9 +18,9 @@ from bdl.disk.files import write_atomically
 from bdl.disk.manifest import Manifest
 from bdl.disk.owner import sole_owner, sweep_leftovers
 from bdl.errors import ConfigError
-from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.samples import brief
 from bdl.posterior.trained import FOLDER as TRAINED
+from bdl.posterior.trained import START
 from bdl.run.config import leaves, plain
 from bdl.run.machine import provenance
 from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, TIMING, read_config, read_metrics, write_json

@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 import bdl
 from bdl.data.frame import require_columns
 from bdl.data.loader import TensorSlices
-from bdl.data.table import TableEncoding, checksum
+from bdl.data.table_encoding import TableEncoding, checksum
 from bdl.data.target import ClassTarget, NumberTarget
 from bdl.data.targets import NumberTargets, number_targets
 from bdl.data.values import Frame, with_numbers

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from hydra.errors import InstantiationException
@@ -15,14 +15,15 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import nn
 
-from bdl.data import DataModule
 from bdl.errors import BdlError, ConfigError
-from bdl.lightning.host import dataset_of
 from bdl.likelihoods import Likelihood, Loss, outputs_of
 from bdl.models.mlp import AUTO, hidden_layers
 from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.trained import BaselineLike
 from bdl.run.config import plain
+
+if TYPE_CHECKING:
+    from bdl.data import DataModule  # of Lightning, which no prediction needs
 
 T = TypeVar("T")
 LOSSES = {"classification": "bdl.CategoricalNLL", "regression": "bdl.HeteroscedasticNLL", "counts": "bdl.PoissonNLL"}
@@ -169,7 +170,7 @@ def target_of(model: Section[nn.Module], data_section: dict[str, Any], data: Dat
 def check_calibration(request: CalibrationRequest, loss: object, data: DataModule) -> None:
     """Raise ConfigError where the data or the likelihood do not allow the calibration, before anything is sampled."""
     likelihood, has_val = own_likelihood(loss), data.has("val")
-    validation = dataset_of(data.slices("val")) if has_val else None
+    validation = getattr(data.slices("val"), "dataset", None) if has_val else None
     count, units = len(validation) if isinstance(validation, Sized) else None, "items"
     if (groups := data.groups.get("val")) is not None:
         count, units = len(groups.unique()), "groups of items"

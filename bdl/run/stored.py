@@ -24,12 +24,12 @@ from bdl.disk.manifest import SAMPLE, check_listed, manifests_of
 from bdl.engine import mlp_library
 from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.identity import identity
-from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.likelihoods import Loss
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.stacking_file import FILES as STACKING
 from bdl.posterior.store import SampleStore
 from bdl.posterior.trained import FOLDER as TRAINED
+from bdl.posterior.trained import START
 from bdl.run.config import leaves, usable_cores
 from bdl.run.keys import TRAIN
 from bdl.run.machine import find_device, keep_freed_memory

@@ -18,11 +18,11 @@ from bdl.disk.files import WRITING
 from bdl.disk.manifest import Manifest, manifests_of
 from bdl.disk.owner import owner_of
 from bdl.errors import ConfigError, StoreError, printable
-from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.parts import part
 from bdl.posterior.index import read_lines, sample_files
 from bdl.posterior.store import SampleStore
 from bdl.posterior.trained import FOLDER as TRAINED
+from bdl.posterior.trained import START
 from bdl.run.directory import OWNER
 from bdl.run.records import CONFIG, CONTINUED, METRICS, PREPROCESSING, REFIT, read_metrics, read_preprocessing
 from bdl.run.stored import described_files, known_samples, read_checked

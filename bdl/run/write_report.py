@@ -18,7 +18,6 @@ import bdl
 from bdl.data.module import DataModule, as_data_module, in_order
 from bdl.errors import ConfigError
 from bdl.lean import L
-from bdl.lightning.callbacks.start import FOLDER
 from bdl.posterior.calibrated import CalibrationRequest, to_plain
 from bdl.posterior.report.numbers import Summary, calibration_fact, diverged_fact, print_summary, summarise
 from bdl.posterior.report.page import score_table, write_page
@@ -26,6 +25,7 @@ from bdl.posterior.report.pictures import Picture, ReportData, pictures_of
 from bdl.posterior.report.text import Pieces
 from bdl.posterior.simple_models import compared
 from bdl.posterior.target_values import Units, target_metrics
+from bdl.posterior.trained import START
 from bdl.posterior.verdict import verdict
 from bdl.run.console import WorkProgress
 from bdl.run.outcome import Outcome
@@ -162,7 +162,7 @@ def publish(
 
 def load_start(runs: Sequence[Path], posterior: bdl.Posterior, skip_bad: bool = False) -> bdl.Posterior | None:
     """The deep ensembles at which the chains of all runs began; None where a run has none."""
-    folders = [run / FOLDER for run in runs]
+    folders = [run / START for run in runs]
     if not all(folder.exists() for folder in folders):
         return None
     start = bdl.Posterior.load(folders, posterior.net, skip_bad=skip_bad, likelihood=posterior.given_likelihood)

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 import torch
 
-from bdl.data.table import TableDataModule, TableEncoding, read_table
+from bdl.data.table import TableDataModule, read_table
+from bdl.data.table_encoding import TableEncoding
 from bdl.errors import ConfigError
 
 ROWS = 40

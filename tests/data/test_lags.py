@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bdl.data.table import TableDataModule, TableEncoding, read_table
+from bdl.data.table import TableDataModule, read_table
+from bdl.data.table_encoding import TableEncoding
 from bdl.errors import BdlWarning, ConfigError
 
 DAYS = 30

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 import torch
 
-from bdl.data.table import TableEncoding, read_table
+from bdl.data.table import read_table
+from bdl.data.table_encoding import TableEncoding
 from bdl.data.targets import NumberTargets
 from bdl.errors import BdlWarning, ConfigError
 

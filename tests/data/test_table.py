@@ -1,4 +1,4 @@
-"""Tests of `bdl.data.table`, `.columns`, `.frame`, `.values`, `.kinds`, `.encoding` and `.target`.
+"""Tests of `bdl.data.table`, `.table_encoding`, `.columns`, `.frame`, `.values`, `.kinds`, `.encoding` and `.target`.
 
 Tables: what is learned from the training rows, splits, tasks, and one clear line for each kind of bad table.
 """
@@ -18,7 +18,8 @@ import pytest
 import torch
 
 from bdl.data.encoding import InputEncoding
-from bdl.data.table import TableDataModule, TableEncoding, read_table
+from bdl.data.table import TableDataModule, read_table
+from bdl.data.table_encoding import TableEncoding
 from bdl.data.values import as_texts
 from bdl.errors import BdlWarning, ConfigError
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bdl.data.table import TableEncoding, read_table
+from bdl.data.table import read_table
+from bdl.data.table_encoding import TableEncoding
 from bdl.data.text_encoding import BLOCK, guess_encoding
 from bdl.errors import BdlWarning, ConfigError
 

@@ -15,7 +15,7 @@ from bdl.contrib.landscape.estimate import CoefficientEstimate
 from bdl.disk.files import write_atomically
 from bdl.engine.functional import named_tensors
 from bdl.errors import ConfigError
-from bdl.lightning.callbacks.start import FOLDER as START
+from bdl.posterior.trained import START
 from bdl.run.config import plain
 from bdl.run.evaluate import recorded_data
 from bdl.run.section import Section

@@ -22,9 +22,8 @@ from bdl.lightning.module import BayesianModule
 from bdl.likelihoods import Loss, outputs_of
 from bdl.posterior.store import SampleStore
 from bdl.posterior.tensors import FrozenPart, stacked_tensors
+from bdl.posterior.trained import START
 from bdl.start import AdamWStart, Trained
-
-FOLDER = "start"  # a folder of the run directory, and a run directory itself: its samples are the ensemble
 
 
 class EnsembleStart(L.Callback):
@@ -54,7 +53,7 @@ class EnsembleStart(L.Callback):
         progress: Callable[[], AbstractContextManager[Progress | None]] = nullcontext,
         report: Callable[[Trained], None] = lambda trained: None,
     ):
-        self.start, self.store, self.stack = start, SampleStore(Path(run_dir) / FOLDER), stack
+        self.start, self.store, self.stack = start, SampleStore(Path(run_dir) / START), stack
         self.target, self.progress, self.report = target or {}, progress, report
         self._write: Callable[[], None] | None = None  # writes an ensemble that was trained, once
         self._ready = False
