@@ -33,7 +33,7 @@ from tabular.methods import METHODS
 from tabular.ranks import Ranks, draw, ranks_of
 from tabular.sources import Source, sized, sources_of
 from tools.command import Said
-from tools.results import RESULTS, ROOT, SCRIPTS, about, markdown, save
+from tools.results import RESULTS, ROOT, SCRIPTS, about, markdown, origin, save
 
 from bdl.run.machine import git_commit
 
@@ -215,7 +215,11 @@ def of_panel(ranks: Ranks, tables: Mapping[str, Mapping[str, float]]) -> dict[st
         "mean": {m: float(rank) for m, rank in sorted(zip(ranks.methods, ranks.mean, strict=True), key=lambda t: t[1])},
         "p": ranks.p,
         "critical": ranks.critical,
-        "best": {table: min(row, key=lambda m: row[m]) for table, row in tables.items()},
+        "first": {m: sum(min(row, key=row.__getitem__) == m for row in tables.values()) for m in ranks.methods},
+        "scores": {
+            table: {m: round(score, 4) if math.isfinite(score) else None for m, score in row.items()}
+            for table, row in tables.items()
+        },
     }
 
 
@@ -223,7 +227,7 @@ def report(record: Mapping[str, Any], lines: Sequence[Line]) -> str:
     """Mean ranks, then each table: scores of each method, means over the seeds."""
     seeds = ", ".join(map(str, record["seeds"]))
     parts = [
-        f"bdl {record['bdl']}, one thread of {record['device']}, {record['date']}. Seeds {seeds}.",
+        f"{origin(record, 'one thread of')}. Seeds {seeds}; ± is the standard error over test rows.",
         rank_table(record),
     ]
     for table in dict.fromkeys(line["table"] for line in lines):
@@ -241,18 +245,26 @@ def report(record: Mapping[str, Any], lines: Sequence[Line]) -> str:
 
 
 def rank_table(record: Mapping[str, Any]) -> str:
-    panels = record["ranks"]
-    head = [f"{title} ({panel['tables']} tables)" for title, panel in panels.items()]
-    rows = [
-        [m, *(f"{p['mean'][m]:.1f}" if m in p["mean"] else "–" for p in panels.values()), f"{seconds:.1f}"]
-        for m, seconds in record["seconds"].items()
-    ]
+    """Mean ranks, and on how many tables a method is first; the best first, by their mean over the scores."""
+    panels, seconds = record["ranks"], record["seconds"]
+    head = [f"{title}, {panel['tables']} tables" for title, panel in panels.items()]
+
+    def over_scores(method: str) -> float:
+        return float(np.mean([panel["mean"][method] for panel in panels.values() if method in panel["mean"]]))
+
+    def cell(panel: Mapping[str, Any], m: str) -> str:
+        return f"{panel['mean'][m]:.1f} ({panel['first'][m]})" if m in panel["mean"] else "–"
+
+    ranked = sorted({m: None for panel in panels.values() for m in panel["mean"]}, key=over_scores)
+    rows = [[m, *(cell(p, m) for p in panels.values()), f"{seconds.get(m, math.nan):.1f}"] for m in ranked]
     rows.append(["critical difference", *(f"{p['critical']:.1f}" for p in panels.values()), ""])
-    return markdown(["mean rank", *head, "core-seconds, median"], rows)
+    return markdown(["mean rank (first on)", *head, "core-seconds, median"], rows)
 
 
 def mean_of(cells: Sequence[Line], score: str, digits: int = 3) -> str:
+    """The mean over the seeds, with its standard error over test rows where the lines have that."""
     if any("failed" in line for line in cells):
         return "failed"
-    values = [line[score] for line in cells if score in line]
-    return f"{np.mean(values):.{digits}f}" if values else "–"
+    values, errors = ([line[name] for line in cells if name in line] for name in (score, f"{score}_se"))
+    error = f" ± {math.hypot(*errors) / len(errors):.{digits}f}" if errors else ""
+    return f"{np.mean(values):.{digits}f}{error}" if values else "–"

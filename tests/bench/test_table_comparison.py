@@ -180,6 +180,7 @@ def test_a_method_says_more_than_a_constant(name: str, folder, monkeypatch):
     )
     probs, fold = predicted(name, fold_of(sources_of(folder)["kinds"], 0), 0)
     assert isinstance(probs, np.ndarray) and probs.shape == (len(fold.y_test), 3)
+    np.testing.assert_allclose(probs.sum(1), 1)
     assert scores_of_classes(probs, fold.y_test)["nll"] < math.log(3)
 
 
@@ -195,7 +196,7 @@ def test_conformal_quantiles_cover_as_they_say():
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
 
-FINE = {"crps": 0.3, "nll": 0.5, "core_seconds": 1.0}
+FINE = {"crps": 0.3, "crps_se": 0.06, "nll": 0.5, "core_seconds": 1.0}
 
 
 def test_cells_with_a_line_stay_and_failures_are_tried_again_when_asked(folder, tmp_path, monkeypatch):
@@ -219,7 +220,8 @@ def test_cells_with_a_line_stay_and_failures_are_tried_again_when_asked(folder, 
     assert len(lines) == 4 and all({"bdl", "device", "date", "library", "rows"} <= line.keys() for line in lines)
     record = json.loads((out / "ranks.json").read_text())
     assert record["failed"]["made / GP / 1"] == "ended by signal 9" and record["seeds"] == [0, 1]
-    assert "| GP | failed |" in (out / "ranks.md").read_text()
+    text = (out / "ranks.md").read_text()
+    assert "| GP | failed |" in text and "| linear | 0.300 ± 0.042 | 0.500 | – |" in text  # 0.06 / sqrt(2)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +257,10 @@ def test_ranks_are_of_tables_that_all_methods_have():
     }
     assert set(dict(comparison.complete(lines, "nll"))) == {"a", "b", "c"}  # HGB has no density
     panels = comparison.panels_of(lines)
+    record = {title: comparison.of_panel(*panel) for title, panel in panels.items()}
+    text = comparison.rank_table({"ranks": record, "seconds": {"linear": 0.1}})
+    assert "| linear | 1.0 (2) | 1.0 (3) | 0.1 |" in text and "| HGB | 2.0 (0) | – | nan |" in text
+    assert record["Numbers, CRPS"]["scores"]["b"] == {"linear": 1.0, "HGB": None}
     assert list(panels) == ["Numbers, CRPS", "Numbers, NLL"] and panels["Numbers, CRPS"][0].mean.tolist() == [1.0, 2.0]
 
 
