@@ -126,7 +126,8 @@ def process_numbers(fold: Fold, seed: int) -> Law:
 
     kernel = ConstantKernel() * RBF(fold.x.shape[1] ** 0.5) + WhiteKernel()
     model: Any = GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed).fit(fold.x, fold.y)
-    return normal(*model.predict(fold.x_test, return_std=True), fold)
+    mean, std = model.predict(fold.x_test, return_std=True)
+    return normal(mean, std, fold)
 
 
 def process_classes(fold: Fold, seed: int) -> np.ndarray:
@@ -141,7 +142,8 @@ def linear_numbers(fold: Fold, seed: int) -> Law:
     from sklearn.linear_model import BayesianRidge
 
     model: Any = BayesianRidge().fit(fold.x, fold.y)
-    return normal(*model.predict(fold.x_test, return_std=True), fold)
+    mean, std = model.predict(fold.x_test, return_std=True)
+    return normal(mean, std, fold)
 
 
 def linear_classes(fold: Fold, seed: int) -> np.ndarray:

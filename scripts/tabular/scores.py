@@ -32,7 +32,8 @@ class Law:
 
 def mixture(mean: np.ndarray, std: np.ndarray, y: np.ndarray) -> Law:
     """The mixture of normal laws with means and stds (S, n), of equal weight."""
-    density = logsumexp(norm.logpdf(y, mean, std), axis=0) - math.log(len(mean))
+    density: Any = logsumexp(norm.logpdf(y, mean, std), axis=0)
+    density = density - math.log(len(mean))
     if len(mean) == 1:
         return Law(mean[0], norm.ppf(LEVELS[:, None], mean, std), density)
     return Law(mean.mean(0), mixture_quantiles(mean, std), density)

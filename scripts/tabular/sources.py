@@ -105,10 +105,10 @@ NO_INPUTS = ("Unnamed: 0", "rownames")
 def sources_of(folder: Path | None) -> dict[str, Source]:
     """The tables of the packages, and NAME.csv of a folder: its last column is the target, and words are classes."""
     found = dict(TABLES)
-    for path in sorted(folder.glob("*.csv")) if folder else ():
+    for path in sorted(folder.glob("*.csv") if folder else ()):
         target = pd.read_csv(path, nrows=100).iloc[:, -1]
         is_word = not pd.api.types.is_numeric_dtype(target)
-        found[path.stem] = Source(str(folder.resolve()), path.stem, str(target.name), is_word)
+        found[path.stem] = Source(str(path.parent.resolve()), path.stem, str(target.name), is_word)
     return found
 
 
@@ -125,9 +125,9 @@ class Fold:
 
 def rows_of(source: Source) -> tuple[np.ndarray, np.ndarray]:
     """Inputs (n, columns), words as columns of zeros and ones, and y (n,), without rows that have gaps."""
-    frame = source.frame().drop(columns=[*NO_INPUTS, *source.drop], errors="ignore")
+    frame: pd.DataFrame = source.frame().drop(columns=[*NO_INPUTS, *source.drop], errors="ignore")
     if source.classes:  # codes, so that `numbers` takes it for a number
-        frame = frame[frame[source.target].notna()]
+        frame = frame.dropna(subset=[source.target])
         frame[source.target] = np.unique(frame[source.target].astype(str), return_inverse=True)[1]
     frame = numbers(frame)
     if len(frame) > MOST_ROWS:
@@ -139,9 +139,8 @@ def rows_of(source: Source) -> tuple[np.ndarray, np.ndarray]:
 def fold_of(source: Source, seed: int) -> Fold:
     """A random quarter of the rows is the test part; of classes, a quarter of each."""
     x, y = rows_of(source)
-    x, x_test, y, y_test = train_test_split(
-        x, y, test_size=TEST_SHARE, random_state=seed, stratify=y if source.classes else None
-    )
+    parts: Any = train_test_split(x, y, test_size=TEST_SHARE, random_state=seed, stratify=y if source.classes else None)
+    x, x_test, y, y_test = parts
     return Fold(x, y, x_test, y_test, int(y.max()) + 1 if source.classes else 0)
 
 
