@@ -35,6 +35,7 @@ from tabular.sources import Source, sized, sources_of
 from tools.command import Said
 from tools.results import RESULTS, ROOT, SCRIPTS, about, markdown, origin, save
 
+from bdl.errors import ConfigError
 from bdl.run.machine import git_commit
 
 OUT = RESULTS / "tables_comparison"
@@ -65,8 +66,10 @@ def main(
     sources = sources_of(folder)
     path = out / "cells.jsonl"
     done = {key_of(line) for line in lines_of(path) if not (again and "failed" in line)}
-    usable = [name for name in sources if name in (tables or sources)]
-    ordered = list(sized({name: sources[name] for name in there(usable, sources)}))
+    for name in tables or ():
+        if name not in sources:
+            raise ConfigError(f"--tables {name}: there are {', '.join(sources)}, and those that --folder brings")
+    ordered = list(sized({name: sources[name] for name in there(tables or list(sources), sources, only)}))
     for seed in seeds:
         for name, rows, columns in ordered:
             for method in installed(only):
@@ -144,10 +147,10 @@ def installed(methods: Sequence[str]) -> list[str]:
     return [method for method in METHODS if method in methods and find_spec(METHODS[method].library.split(".")[0])]
 
 
-def there(names: Sequence[str], sources: Mapping[str, Source]) -> list[str]:
+def there(names: Sequence[str], sources: Mapping[str, Source], methods: Sequence[str]) -> list[str]:
     """The tables whose package is installed; says in one line which are not, and which libraries are missing."""
     lacking = {sources[name].package for name in names if not sources[name].is_there}
-    lacking |= {METHODS[method].library for method in METHODS if method not in installed(tuple(METHODS))}
+    lacking |= {METHODS[method].library for method in methods if method not in installed(methods)}
     if lacking:
         print(f"not installed, and left out: {', '.join(sorted(lacking))}", flush=True)
     return [name for name in names if sources[name].is_there]
@@ -180,8 +183,8 @@ def panels_of(lines: Sequence[Line]) -> dict[str, tuple[Ranks, dict[str, dict[st
     found = {}
     for title, (classes, score) in RANKED.items():
         tables = dict(complete([line for line in lines if line["classes"] is classes], score))
-        if tables:
-            methods = list(next(iter(tables.values())))
+        methods = list(next(iter(tables.values()), ()))
+        if len(methods) > 1:
             found[title] = ranks_of(methods, np.array([list(row.values()) for row in tables.values()])), tables
     return found
 
@@ -190,7 +193,7 @@ def write(out: Path, only: Sequence[str] = tuple(METHODS)) -> None:
     """Ranks and tables of all lines of these methods that there are."""
     lines = [line for line in lines_of(out / "cells.jsonl") if line["method"] in only]
     panels = panels_of(lines)
-    if not panels:
+    if not lines:
         return
     record: dict[str, Any] = {name: ", ".join(sorted({line[name] for line in lines})) for name in ("bdl", "device")}
     record |= {
@@ -202,7 +205,8 @@ def write(out: Path, only: Sequence[str] = tuple(METHODS)) -> None:
         "seconds": {m: float(np.median(s)) for m in METHODS if (s := seconds_of(lines, m))},
     }
     save(out / "ranks.json", record, report(record, lines))
-    draw({title: ranks for title, (ranks, _) in panels.items()}, out / "ranks.png")
+    if panels:
+        draw({title: ranks for title, (ranks, _) in panels.items()}, out / "ranks.png")
 
 
 def seconds_of(lines: Sequence[Line], method: str) -> list[float]:
@@ -213,7 +217,7 @@ def of_panel(ranks: Ranks, tables: Mapping[str, Mapping[str, float]]) -> dict[st
     return {
         "tables": ranks.tables,
         "mean": {m: float(rank) for m, rank in sorted(zip(ranks.methods, ranks.mean, strict=True), key=lambda t: t[1])},
-        "p": ranks.p,
+        "p": ranks.p if math.isfinite(ranks.p) else None,
         "critical": ranks.critical,
         "first": {m: sum(min(row, key=row.__getitem__) == m for row in tables.values()) for m in ranks.methods},
         "scores": {
@@ -228,7 +232,7 @@ def report(record: Mapping[str, Any], lines: Sequence[Line]) -> str:
     seeds = ", ".join(map(str, record["seeds"]))
     parts = [
         f"{origin(record, 'one thread of')}. Seeds {seeds}; ± is the standard error over test rows.",
-        rank_table(record),
+        rank_table(record) if record["ranks"] else "Ranks need two methods on a table.",
     ]
     for table in dict.fromkeys(line["table"] for line in lines):
         mine = [line for line in lines if line["table"] == table]

@@ -19,6 +19,8 @@ from benchmarks.islp_tables import numbers
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
 
+from bdl.errors import ConfigError
+
 MOST_ROWS = 3_000  # of a larger table a random choice, the same for all methods and seeds
 TEST_SHARE = 0.25
 
@@ -103,9 +105,14 @@ NO_INPUTS = ("Unnamed: 0", "rownames")
 
 
 def sources_of(folder: Path | None) -> dict[str, Source]:
-    """The tables of the packages, and NAME.csv of a folder: its last column is the target, and words are classes."""
-    found = dict(TABLES)
-    for path in sorted(folder.glob("*.csv") if folder else ()):
+    """The tables of the packages, and NAME.csv of a folder: its last column is the target, and words are classes.
+
+    Raises ConfigError for a folder without such files.
+    """
+    found, paths = dict(TABLES), sorted(folder.glob("*.csv")) if folder else []
+    if folder and not paths:
+        raise ConfigError(f"--folder {folder} has no file NAME.csv")
+    for path in paths:
         target = pd.read_csv(path, nrows=100).iloc[:, -1]
         is_word = not pd.api.types.is_numeric_dtype(target)
         found[path.stem] = Source(str(path.parent.resolve()), path.stem, str(target.name), is_word)

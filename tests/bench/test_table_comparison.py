@@ -13,7 +13,7 @@ from experiments import tables as comparison
 from scipy.integrate import quad
 from scipy.stats import f as f_law
 from scipy.stats import friedmanchisquare, norm
-from tabular.methods import METHODS, predicted
+from tabular.methods import METHODS, Method, predicted
 from tabular.ranks import critical_difference, draw, ranks_of
 from tabular.scores import (
     LEVELS,
@@ -162,11 +162,20 @@ def test_a_folder_brings_numbers_and_classes(folder):
     assert np.bincount(fold.y_test).tolist() == [8, 8, 7] and np.bincount(other.y_test).tolist() == [8, 8, 7]
 
 
-def test_tables_of_sklearn_are_there_and_those_of_a_package_that_is_not_are_left_out(capsys):
+def test_tables_of_sklearn_are_there_and_those_of_a_package_that_is_not_are_left_out(capsys, monkeypatch):
     assert rows_of(TABLES["diabetes"])[0].shape == (442, 10)
     sources = {"iris": TABLES["iris"], "absent": Source("no_such_package", "a", "b")}
-    assert comparison.there(["iris", "absent"], sources) == ["iris"]
-    assert "no_such_package" in capsys.readouterr().out
+    monkeypatch.setitem(METHODS, "new", Method("no_such_library", *2 * [lambda fold, seed: np.ones(1)]))
+    assert comparison.there(["iris", "absent"], sources, ["GP", "new"]) == ["iris"]
+    assert capsys.readouterr().out == "not installed, and left out: no_such_library, no_such_package\n"
+    assert comparison.there(["iris"], sources, ["GP"]) == ["iris"] and capsys.readouterr().out == ""
+
+
+def test_a_table_that_is_not_there_and_an_empty_folder_are_named(folder, tmp_path):
+    with pytest.raises(bdl.errors.ConfigError, match="--tables nope: there are Cars93, .*, kinds, made, and those"):
+        comparison.main(tables=["made", "nope"], folder=folder, out=tmp_path / "out")
+    with pytest.raises(bdl.errors.ConfigError, match="has no file NAME.csv"):
+        comparison.main(folder=tmp_path, out=tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["linear", "GP", "HGB", "MC dropout", "deep ensemble"])
@@ -208,7 +217,10 @@ def test_cells_with_a_line_stay_and_failures_are_tried_again_when_asked(folder, 
 
     monkeypatch.setattr(comparison, "run_cell", run_cell)
     asked = {"only": ["linear", "GP"], "tables": ["made"], "folder": folder, "out": out}
+    comparison.main(seeds=[0], **asked | {"only": ["linear"]})
+    assert "Ranks need two methods" in (out / "ranks.md").read_text() and not (out / "ranks.png").exists()
     comparison.main(seeds=[0], **asked)
+    assert "NaN" not in (out / "ranks.json").read_text()  # one table has no p
     assert measured == [("made", "linear", "0"), ("made", "GP", "0")]
     with (out / "cells.jsonl").open("a") as file:
         file.write('{"table": "made", "method": "linear", "se')  # a kill in the middle of a line
@@ -259,9 +271,9 @@ def test_ranks_are_of_tables_that_all_methods_have():
     panels = comparison.panels_of(lines)
     record = {title: comparison.of_panel(*panel) for title, panel in panels.items()}
     text = comparison.rank_table({"ranks": record, "seconds": {"linear": 0.1}})
-    assert "| linear | 1.0 (2) | 1.0 (3) | 0.1 |" in text and "| HGB | 2.0 (0) | – | nan |" in text
+    assert "| linear | 1.0 (2) | 0.1 |" in text and "| HGB | 2.0 (0) | nan |" in text
     assert record["Numbers, CRPS"]["scores"]["b"] == {"linear": 1.0, "HGB": None}
-    assert list(panels) == ["Numbers, CRPS", "Numbers, NLL"] and panels["Numbers, CRPS"][0].mean.tolist() == [1.0, 2.0]
+    assert list(panels) == ["Numbers, CRPS"] and panels["Numbers, CRPS"][0].mean.tolist() == [1.0, 2.0]
 
 
 def test_all_methods_are_named_with_their_library():
