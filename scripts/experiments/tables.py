@@ -39,7 +39,8 @@ from bdl.errors import ConfigError
 from bdl.run.machine import git_commit
 
 OUT = RESULTS / "tables_comparison"
-LIMIT = 600  # core-seconds
+LIMIT = 300  # core-seconds
+JOINS = 0.8  # share
 THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 THREADS["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 RANKED = {  # panels of the picture: whether of classes, and the score
@@ -162,9 +163,15 @@ def there(names: Sequence[str], sources: Mapping[str, Source], methods: Sequence
 def complete(lines: Sequence[Line], score: str) -> Iterator[tuple[str, dict[str, float]]]:
     """(table, score by method) of the tables on which each method that has this score was measured.
 
-    A table's score is the mean over the seeds that all methods have; infinite where a cell failed.
+    A table's score is the mean over the seeds that all methods have; infinite where a cell failed. While a run goes on,
+    a method joins when it was measured on `JOINS` of the tables of the method that has most.
     """
-    methods = [m for m in METHODS if any(line["method"] == m and score in line for line in lines)]
+    tables_of = {m: {line["table"] for line in lines if line["method"] == m} for m in METHODS}
+    least = JOINS * max(map(len, tables_of.values()))
+    methods = [
+        m for m in METHODS
+        if len(tables_of[m]) >= least and any(line["method"] == m and score in line for line in lines)
+    ]  # fmt: skip
     for table in dict.fromkeys(line["table"] for line in lines):
         mine = [line for line in lines if line["table"] == table and line["method"] in methods]
         seeds = [

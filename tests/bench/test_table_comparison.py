@@ -261,7 +261,7 @@ def test_ranks_are_of_tables_that_all_methods_have():
     lines = [
         line("a", "linear", crps=1.0, nll=2.0), line("a", "linear", 1, crps=3.0), line("a", "HGB", crps=4.0),
         line("b", "linear", crps=1.0, nll=1.0), line("b", "HGB"),
-        line("c", "linear", crps=1.0, nll=1.0),
+        line("c", "linear", crps=1.0, nll=1.0), line("c", "HGB", 1, crps=1.0),
     ]  # fmt: skip
     assert dict(comparison.complete(lines, "crps")) == {
         "a": {"linear": 1.0, "HGB": 4.0},  # seed 1 is not counted: one method lacks it
@@ -269,6 +269,10 @@ def test_ranks_are_of_tables_that_all_methods_have():
     }
     assert set(dict(comparison.complete(lines, "nll"))) == {"a", "b", "c"}  # HGB has no density
     panels = comparison.panels_of(lines)
+    assert list(dict(comparison.complete([*lines, line("a", "GP", crps=0.0)], "crps"))["a"]) == [
+        "linear",
+        "HGB",
+    ]  # 1 of 3 tables
     record = {title: comparison.of_panel(*panel) for title, panel in panels.items()}
     text = comparison.rank_table({"ranks": record, "seconds": {"linear": 0.1}})
     assert "| linear | 1.0 (2) | 0.1 |" in text and "| HGB | 2.0 (0) | nan |" in text
