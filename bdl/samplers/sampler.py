@@ -159,16 +159,22 @@ class Sampler(Shown, torch.optim.Optimizer):
             self.chain.lent.lend()
 
     @torch.no_grad()
-    def step(self, closure: Closure | None = None, measure: bool = True) -> Tensor | None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Closure | None = None, measure: bool = True, items: int | None = None
+    ) -> Tensor | None:
         """One step of the chain; returns the loss, with the control variate where `gradient` asks for one.
 
         closure: zeroes the gradients, back-propagates the mean batch NLL and returns it. With `chains=C` it returns the
         (C,) mean losses whose sum it back-propagated. A `FullBatch` kernel calls it once or several times.
         measure: False leaves `energy` None where the step does not need it, which spares the ranks of a group an
         all-reduce. All ranks have to pass the same.
+        items: how many the batch holds, so that those of a short batch count as much as others, see `BatchSizes`.
         """
+        told = self.host.items if items is None else lambda: items
+        self.potential.sizes.watches = told is None
         loss = self.moves.loss(closure)
         self._follow()  # after the closure, which may move the parameters
+        self.potential.sizes.see(told and told())
         self.used = self.settings()
         loss = self.moves.step(closure, loss, self.used, measure)
         if (group := self.host.group) is not None:
