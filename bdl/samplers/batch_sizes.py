@@ -48,8 +48,8 @@ class BatchSizes(Saved):
     def see(self, items: int | None) -> None:
         """Before a step: how many items its batch holds; None where nobody tells."""
         self.weight = 1.0
-        self._told = items is not None and not self.dynamics.full_batch
-        if not self._told:
+        self._told = items is not None
+        if items is None:
             return
         passes = self.items // self.num_data
         self.items, self.batches = self.items + items, self.batches + 1

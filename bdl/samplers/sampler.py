@@ -170,11 +170,8 @@ class Sampler(Shown, torch.optim.Optimizer):
         all-reduce. All ranks have to pass the same.
         items: how many the batch holds, so that those of a short batch count as much as others, see `BatchSizes`.
         """
-        told = self.host.items if items is None else lambda: items
-        self.potential.sizes.watches = told is None
-        loss = self.moves.loss(closure)
+        loss = self.moves.loss(closure, items)
         self._follow()  # after the closure, which may move the parameters
-        self.potential.sizes.see(told and told())
         self.used = self.settings()
         loss = self.moves.step(closure, loss, self.used, measure)
         if (group := self.host.group) is not None:
