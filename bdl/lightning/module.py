@@ -23,6 +23,7 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval, refuse_parallel
 from bdl.lightning.blocks import StepBlocks
+from bdl.lightning.first_batch import check_first_batch
 from bdl.lightning.full_gradient import FullGradient
 from bdl.lightning.host import (
     dataset_of,
@@ -36,7 +37,7 @@ from bdl.lightning.host import (
 )
 from bdl.lightning.micro_batches import MicroBatches
 from bdl.lightning.noise import NoiseDraws
-from bdl.lightning.refuse import check_data, check_first_batch, check_network, check_targets, check_trainer
+from bdl.lightning.refuse import check_data, check_network, check_targets, check_trainer
 from bdl.likelihoods import (
     CategoricalNLL,
     Loss,

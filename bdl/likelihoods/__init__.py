@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from bdl.likelihoods.base import Likelihood, Loss, Outputs, as_columns, mean_loss, mean_loss_and_gradient
-from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
+from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL, most_probable
 from bdl.likelihoods.heads import ConstantOutputs, WithOffset, with_constant_scale
 from bdl.likelihoods.hurdle import HurdleNLL
 from bdl.likelihoods.losses import EXAMPLES, check_loss, in_words, law_note, likelihood_of, outputs_of, refuse_misfit
@@ -36,6 +36,6 @@ __all__ = [
     "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GammaNLL", "GaussianNLL", "HeteroscedasticNLL",
     "HurdleNLL", "Likelihood", "LogNormalNLL", "Loss", "MixedLaw", "MultivariateNormalNLL", "NegativeBinomialNLL",
     "ObservedNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "WeightedNLL", "WithOffset", "as_columns",
-    "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "outputs_of",
-    "refuse_misfit", "with_constant_scale", "with_weights",
+    "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "most_probable",
+    "outputs_of", "refuse_misfit", "with_constant_scale", "with_weights",
 ]  # fmt: skip

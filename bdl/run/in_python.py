@@ -30,6 +30,7 @@ from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, 
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.begun import begun_by, entry_of_code
 from bdl.run.outcome import Outcome
+from bdl.run.rehearsal import rehearse
 from bdl.run.sample_arguments import SampleArguments, check_arguments
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import own_likelihood
@@ -226,8 +227,8 @@ class Report(StepCallback):
     Args:
         data, likelihood, train_items: see `bdl.report`.
 
-    Raises ConfigError at the start of training without a `CollectSamples`, or if neither the module's `loss` nor
-    `likelihood` says what the outputs mean.
+    Raises ConfigError at the start of training without a `CollectSamples`, if neither the module's `loss` nor
+    `likelihood` says what the outputs mean, and for what `rehearse` finds on the first batch of each split.
     """
 
     def __init__(
@@ -244,12 +245,19 @@ class Report(StepCallback):
                 f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}"
             )
 
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        sampler = find_sampler(trainer)
+        if sampler.steps == 0 and batch_idx == 0 and trainer.is_global_zero:
+            rehearse(pl_module, sampler, find_splits(self.data, trainer, self.train_items), self.likelihood)
+
     def must_see(self, step: int) -> bool:
         return False
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         stopped = any(save.signum is not None for save in callbacks_of(trainer, bdl.SaveLast))
-        if stopped or not trainer.is_global_zero:
+        if stopped or not trainer.is_global_zero or trainer.fast_dev_run:  # which keeps nothing
             return
         run = self._folder(trainer)
         write_trace(run, find_sampler(trainer).stack, _trace(trainer))

@@ -19,9 +19,10 @@ from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.callbacks.sample_writer import SampleWriter
+from bdl.lightning.first_batch import check_training_step
 from bdl.lightning.host import find_sampler, host_under, loss_of, reader_of, sampled_net
 from bdl.lightning.module import BayesianModule
-from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, check_training_step
+from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer
 from bdl.lightning.visits import Visits
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
@@ -97,7 +98,8 @@ class CollectSamples(SamplerCallback):
             host = replace(self.sampler.host, items=lambda: self._visits.items if alone else None)
             self.sampler.host = host_under(trainer, host)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
-        check_keep_rule(self.keep, self.sampler, self._total)
+        if not trainer.fast_dev_run:  # a test of the code, which has too few steps for a sample
+            check_keep_rule(self.keep, self.sampler, self._total)
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
         check_saved(sampled_net(pl_module, self.net), pl_module, self.sampler)
         self._find_frozen(pl_module)
