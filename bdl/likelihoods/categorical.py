@@ -31,9 +31,7 @@ def most_probable(y: Tensor) -> Tensor:
     """The classes (...) of soft labels (..., K), with a BdlWarning; classes as they are."""
     if not are_probabilities(y):
         return y
-    line = (
-        f"the labels {tuple(y.shape)} are probabilities, and are scored as the most probable class of each item"
-    )
+    line = f"the labels {tuple(y.shape)} are probabilities, and are scored as the most probable class of each item"
     warnings.warn(line, BdlWarning, stacklevel=2)
     return y.argmax(-1)
 

@@ -13,11 +13,12 @@ from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.likelihoods.base import Likelihood, Outputs
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
+from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
 from bdl.likelihoods.hurdle import HurdleNLL
 from bdl.likelihoods.multivariate import MultivariateNormalNLL
 from bdl.likelihoods.observed import ObservedNLL
 from bdl.likelihoods.positive import GammaNLL, LogNormalNLL
-from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL
+from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, StudentTNLL
 from bdl.likelihoods.weighted import WeightedNLL
 
 _CLASSES = (
