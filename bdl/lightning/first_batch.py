@@ -17,7 +17,7 @@ from bdl.batch import INPUT_ERRORS, Reader, count_items, feed, part_of, refuse_o
 from bdl.engine.functional import evaluating
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood, Loss, refuse_misfit
+from bdl.likelihoods import Likelihood, Loss, mean_note, refuse_misfit
 
 
 def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> None:
@@ -44,10 +44,12 @@ def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> N
         )
 
 
-def check_first_batch(net: nn.Module, loss: Loss, batch: Any, read: Reader, loss_of: Callable[[Any], Tensor]) -> None:
+def check_first_batch(
+    net: nn.Module, loss: Loss, batch: Any, read: Reader, loss_of: Callable[[Any], Tensor]
+) -> str | None:
     """Raise ConfigError for a loss that is no mean, and for one that takes the outputs for something else.
 
-    It is raised too for inputs that the network does not take. loss_of: see `check_mean`.
+    It is raised too for inputs that the network does not take. loss_of: see `check_mean`. Returns `mean_note`.
     """
     if not isinstance(loss, Likelihood):
         each = isinstance(net, ChainStack) and not net.shared  # a batch for each chain
@@ -60,6 +62,8 @@ def check_first_batch(net: nn.Module, loss: Loss, batch: Any, read: Reader, loss
         refuse_unfit(net, inputs, error, lambda: feed(net, inputs))
         raise
     refuse_misfit(loss, refuse_outputs(net, outputs), labels)
+    stacked = isinstance(net, ChainStack)
+    return mean_note(loss, outputs[0], labels[0]) if stacked else mean_note(loss, outputs, labels)
 
 
 def check_training_step(module: L.LightningModule, batch: Any) -> None:

@@ -111,13 +111,15 @@ class BayesianModule(L.LightningModule):
         sampler = self.build_sampler(plain_net(self.net).named_parameters(), chains=self.chains)
         refuse_shared_freeze(self.net, sampler)
         check_trainer(self.trainer, sampler)
-        note = law_note(self.loss)
-        if note is not None:
-            warnings.warn(note, BdlWarning, stacklevel=2)
-            sampler.notes.append(f"loss: {note}")
         self.sampler = sampler
+        self._note(law_note(self.loss))
         self._hold_frozen_part()
         return sampler
+
+    def _note(self, note: str | None) -> None:
+        if note is not None:  # a loss that is not the negative log-likelihood of the data
+            warnings.warn(note, BdlWarning, stacklevel=2)
+            self.sampler.notes.append(f"loss: {note}")
 
     def train(self, mode: bool = True) -> Self:
         """As torch's, but a frozen part stays in eval mode unless the sampler says otherwise."""
@@ -138,7 +140,7 @@ class BayesianModule(L.LightningModule):
         if self._unchecked:
             self._unchecked = False
             with torch.no_grad(), evaluating(self):
-                check_first_batch(self.net, self.loss, batch, self._read, self._loss_of)
+                self._note(check_first_batch(self.net, self.loss, batch, self._read, self._loss_of))
         loss = self._loss_of(batch)
         return loss if self._micro_batches is None else self._micro_batches.add(loss, batch, batch_idx)
 

@@ -16,7 +16,16 @@ from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL, most_proba
 from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
 from bdl.likelihoods.heads import ConstantOutputs, WithOffset, with_constant_scale
 from bdl.likelihoods.hurdle import HurdleNLL
-from bdl.likelihoods.losses import EXAMPLES, check_loss, in_words, law_note, likelihood_of, outputs_of, refuse_misfit
+from bdl.likelihoods.losses import (
+    EXAMPLES,
+    check_loss,
+    in_words,
+    law_note,
+    likelihood_of,
+    mean_note,
+    outputs_of,
+    refuse_misfit,
+)
 from bdl.likelihoods.mixed import MixedLaw
 from bdl.likelihoods.multivariate import MultivariateNormalNLL
 from bdl.likelihoods.observed import ObservedNLL
@@ -31,6 +40,6 @@ __all__ = [
     "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GammaNLL", "GaussianNLL", "HeteroscedasticNLL",
     "HurdleNLL", "Likelihood", "LogNormalNLL", "Loss", "MixedLaw", "MultivariateNormalNLL", "NegativeBinomialNLL",
     "ObservedNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "WeightedNLL", "WithOffset", "as_columns",
-    "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "most_probable",
-    "outputs_of", "refuse_misfit", "with_constant_scale", "with_weights",
+    "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "mean_note",
+    "most_probable", "outputs_of", "refuse_misfit", "with_constant_scale", "with_weights",
 ]  # fmt: skip

@@ -68,7 +68,7 @@ class CategoricalNLL(Likelihood):
         return CategoricalNLL()
 
     def counted(self, y: Tensor) -> Tensor | None:
-        return y != IGNORED
+        return None if y.is_floating_point() else y != IGNORED  # probabilities all count
 
     def distribution(self, outputs: Tensor) -> Distribution:
         return Categorical(logits=self.arranged(outputs), validate_args=False)

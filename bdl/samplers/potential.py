@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bdl.devices import widest
 from bdl.errors import ConfigError, DivergedError
+from bdl.samplers.backpropagated import call
 from bdl.samplers.batch_sizes import BatchSizes
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
@@ -97,8 +98,7 @@ class Potential(Saved):
         """() or (C,) the loss that the closure returns, after it has back-propagated it."""
         loss: Any = None
         if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+            loss = call(closure, compares=self.chain.steps == 0 and self.chain.host.items is None)
         if loss is not None:
             loss = torch.as_tensor(loss)
             self.chain.watches_gradients = loss.requires_grad
