@@ -248,7 +248,8 @@ class Report(StepCallback):
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         stopped = any(save.signum is not None for save in callbacks_of(trainer, bdl.SaveLast))
-        if stopped or not trainer.is_global_zero or trainer.fast_dev_run:  # which keeps nothing
+        tests_code = trainer.fast_dev_run  # type: ignore[attr-defined]
+        if stopped or not trainer.is_global_zero or tests_code:
             return
         run = self._folder(trainer)
         write_trace(run, find_sampler(trainer).stack, _trace(trainer))

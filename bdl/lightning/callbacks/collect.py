@@ -98,7 +98,8 @@ class CollectSamples(SamplerCallback):
             host = replace(self.sampler.host, items=lambda: self._visits.items if alone else None)
             self.sampler.host = host_under(trainer, host)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
-        if not trainer.fast_dev_run:  # a test of the code, which has too few steps for a sample
+        tests_code = trainer.fast_dev_run  # type: ignore[attr-defined]
+        if not tests_code:  # which has too few steps for a sample
             check_keep_rule(self.keep, self.sampler, self._total)
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
         check_saved(sampled_net(pl_module, self.net), pl_module, self.sampler)
