@@ -94,8 +94,8 @@ class Potential(Saved):
         buffer = self.chain.buffer
         return self._given.centred(buffer.names, buffer.shapes, start).bind(buffer.shapes, self.chain.theta)
 
-    def loss(self, closure: Closure | None) -> Tensor | None:
-        """() or (C,) the loss that the closure returns, after it has back-propagated it."""
+    def loss(self, closure: Closure | None, of_batch: bool = True) -> Tensor | None:
+        """() or (C,) the loss that the closure returns, of a batch or of all the data; it has back-propagated it."""
         loss: Any = None
         if closure is not None:
             loss = call(closure, compares=self.chain.steps == 0 and self.chain.host.items is None)
@@ -107,7 +107,7 @@ class Potential(Saved):
                     f"the closure has back-propagated nothing at step {self.chain.steps}: the gradients are those of "
                     "an earlier step; call loss.backward() in it"
                 )
-            if self.sizes.watches:
+            if self.sizes.watches and of_batch:
                 self.sizes.watch(loss)
             loss = loss.detach()
             if loss.shape != (lead := self.chain.lead):
