@@ -14,8 +14,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from bdl.advice import override
 from bdl.data.dates import DROP, DateColumn, holds_dates
-from bdl.data.frame import as_value, brief_list, require_columns
+from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, is_rounding, of_each
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
@@ -49,7 +50,7 @@ class InputEncoding:
         numbers = [column.name for column in columns if isinstance(column, NumberColumn)]
         if numbered := [name for name in numbers if _numbers_rows(frame[name])]:
             line = f"{place}: {brief_list(numbered)} has another whole number in every row, as numbers of rows have:"
-            warnings.warn(f"{line} data.id={as_value(numbered)} makes it no input", BdlWarning, stacklevel=2)
+            warnings.warn(f"{line} {override('data.id', numbered)} makes it no input", BdlWarning, stacklevel=2)
         if constant := [name for name, column in zip(names, learned, strict=True) if column is None]:
             line = f"{place}: {brief_list(constant)} left out: the same value in all training rows, to 12 digits"
             warnings.warn(line, BdlWarning, stacklevel=2)
@@ -129,9 +130,11 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
             values, "correct them, add the word to data.missing, or set data.categorical={columns}"
         )
     if (count := as_texts(values).nunique()) > max_levels:
+        repeated = count <= len(values) / 2
+        grouped = "data.group={columns} keeps rows of one value on one side, " if repeated else ""
         raise Refused(
             name, f"has {count} different texts in {len(values)} training rows, more than data.max_levels={max_levels}",
-            f"{DROP}, data.id={{columns}} keeps them beside predictions, and a higher data.max_levels takes them as "
+            f"{DROP}, {grouped}data.id={{columns}} keeps them beside predictions, and a higher data.max_levels takes them as "
             "categories",
         )  # fmt: skip
     return CategoryColumn.learn(values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -46,7 +45,7 @@ class Reading:
         decimal: the decimal point of a CSV file: point, comma, or the sign itself.
         thousands: the sign between the thousands of its numbers: none, comma, point, space, apostrophe, or the sign.
         missing: words that mean a missing value, besides an empty field and those that pandas knows (NA, NaN, null,
-            ...; but None is a text).
+            ...; but None is a text). "weight=0" means that 0 is one in the column weight alone.
         day_first: whether 03/04/2020 is 3 April; None finds it, and refuses dates that do not tell.
         encoding: of a CSV file, by Python's name such as "latin-1"; None guesses it of each file, see `guess_encoding`.
 
@@ -95,10 +94,22 @@ class Reading:
         thousands = None if self.thousands == "none" else BETWEEN.get(self.thousands, re.escape(self.thousands))
         signs = (SIGNS.get(self.decimal, self.decimal), thousands) if self.format == "csv" else (".", None)
         frame = with_numbers(frame, text, *signs)
-        words = [float(word) for word in self.missing if NUMBER.fullmatch(word)]  # -999 stands for -999.0 too
-        for column in frame if words else ():
-            frame[column] = frame[column].mask(frame[column].isin(words))
-        return _without_row_numbers(frame, name)
+        if key == "data.path":
+            own = [name for name, _ in map(_parted, self.missing) if name]
+            require_columns(frame, own, "data.missing names ", place.name)
+        return _without_row_numbers(self.with_gaps(frame), name)
+
+    def with_gaps(self, frame: Frame) -> Frame:
+        """The table with gaps in the place of all that means a missing value. -999 stands for -999.0 too."""
+        general = [word for name, word in map(_parted, self.missing) if not name]
+        gaps = {}
+        for column in frame:
+            words = [*general, *(word for name, word in map(_parted, self.missing) if name == column)]
+            if pd.api.types.is_numeric_dtype(frame[column]):
+                words = [float(word) for word in words if NUMBER.fullmatch(word)]
+            if words and (missing := frame[column].isin(words)).any():
+                gaps[column] = frame[column].mask(missing)
+        return frame.assign(**gaps) if gaps else frame
 
     def _read_csv(self, path: Path, key: str, name: str, text: Collection[str]) -> Frame:
         """Columns of plain numbers, and all fields of the others as texts without blanks around them; NaN for gaps."""
@@ -210,6 +221,12 @@ def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) 
         raise ConfigError(f"{key}{names}: {place} has no such column{'s' if len(absent) > 1 else ''}; {hint}")
 
 
+def _parted(word: str) -> tuple[str, str]:
+    """The column and the word of "weight=0"; an empty column for a word that counts in all."""
+    name, _, value = word.rpartition("=")
+    return name, value
+
+
 def brief_list(names: Sequence[str], most: int = 8) -> str:
     """The names, at most `most` of them.
 
@@ -217,18 +234,6 @@ def brief_list(names: Sequence[str], most: int = 8) -> str:
     'a, b, ... (3 in all)'
     """
     return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])}, ... ({len(names)} in all)"
-
-
-def as_value(names: Sequence[str]) -> str:
-    """The names as a value on a command line. Signs that Hydra does not take need quotes, and so do numbers.
-
-    >>> as_value(["age", "price ($)", "Größe", "2020"])
-    '[age,"price ($)","Größe","2020"]'
-    """
-    # Hydra reads letters beyond ASCII as an error, and 2020, true or null as no text
-    plain = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*")
-    quoted = (name if plain.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in names)
-    return f"[{','.join(quoted)}]"
 
 
 def _number_columns(read: Callable[..., Any], path: Path, asked: Sequence[int], rows: int) -> dict[int, np.ndarray]:

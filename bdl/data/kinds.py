@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from bdl.data.frame import as_value, brief_list
+from bdl.advice import override
+from bdl.data.frame import brief_list
 from bdl.data.values import EXACT, Series, as_numbers, as_texts, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
@@ -25,7 +27,7 @@ CORRECT = "correct them, or leave the fields empty"
 
 @dataclass(eq=False)
 class Refused(Exception):
-    """A column that cannot be used as it is: what it has, and the remedy, in which {columns} stands for its name."""
+    """A column that cannot be used as it is: what it has, and the remedy, in which `key={columns}` stands for its name."""
 
     name: str
     what: str
@@ -50,7 +52,9 @@ def of_each(function: Callable[[T], R], items: Iterable[T], place: str) -> list[
     for remedy, alike in by_remedy.items():
         start = "" if lines else f"{place}: "
         faults = brief_list([f"{fault.name} {fault.what}" for fault in alike])
-        lines.append(f"{start}{faults}: {remedy.replace('{columns}', as_value([fault.name for fault in alike]))}")
+        names = [fault.name for fault in alike]
+        advice = re.sub(r"(\S+)=\{columns\}", lambda key, names=names: override(key[1], names), remedy)
+        lines.append(f"{start}{faults}: {advice}")
     if lines:
         raise ConfigError("; ".join(lines))
     return made

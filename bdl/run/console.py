@@ -43,7 +43,7 @@ def one_line(error: BaseException) -> str:
         )
     if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:
         return f"{str(cause.filename)[:60]}... is too long for the name of a file: give a shorter path"
-    text = without_advice(" ".join(without_traceback(str(cause)).split())) or type(cause).__name__
+    text = without_advice(joined(without_traceback(str(cause)))) or type(cause).__name__
     for plugin, extra in EXTRAS.items():
         if f"Could not find '{plugin}" in text:
             return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
@@ -52,6 +52,11 @@ def one_line(error: BaseException) -> str:
         return remedy
     key = re.search(r"full_key: (\S+)", str(error)) if cause is not error else None
     return text if key is None or isinstance(cause, BdlError) else f"{key[1]}: {text}"
+
+
+def joined(text: str) -> str:
+    """The lines of a text as one; blanks inside of a line stay, because they may be those of a column's name."""
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def command_of() -> str:
@@ -96,7 +101,7 @@ def no_choice(text: str, words: Sequence[str]) -> str | None:
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(printable(f"bdl: warning: {' '.join(str(message).split())}"), file=sys.stderr)
+    print(printable(f"bdl: warning: {joined(str(message))}"), file=sys.stderr)
 
 
 def _print_error(line: str) -> None:

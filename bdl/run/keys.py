@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError, did_you_mean
 from bdl.run.config import check_stacks, leaves, plain, seconds_of
-from bdl.run.validate import Rule, check_value, rule_of
+from bdl.run.validate import Rule, fitting, rule_of
 
 MANY = 10**12  # steps; more than any run makes
 _ABSENT = object()
@@ -157,7 +157,8 @@ def check_keys(command: str, cfg: DictConfig, hydra: HydraConf, conf: Path) -> N
             raise ConfigError(f"hydra.{key}.dir must name a folder, got an empty word")
     for pattern, wanted in (TRAIN if command == "train" else OF_FOLDERS).items():
         for key, value in _values(cfg, pattern):
-            check_value(key, value, wanted)
+            if (fits := fitting(key, value, wanted)) is not value:
+                OmegaConf.update(cfg, key, fits)
     if command == "train":
         check_sections(cfg)
         for key, leader in FOLLOW.items():

@@ -35,7 +35,7 @@ from bdl.run.keys import TRAIN
 from bdl.run.machine import find_device, keep_freed_memory
 from bdl.run.records import CONFIG, RUN_FILES, read_config
 from bdl.run.section import OF_DATA, Section, own_likelihood
-from bdl.run.validate import check_value
+from bdl.run.validate import fitting
 
 ALTERED = "was altered or lost after bdl had written it"
 ADDED = "is in no manifest: it was added, or its line was lost"
@@ -95,7 +95,7 @@ def read_checked(run: Path, trust: Sequence[str] | str = (), skip_bad: bool = Fa
     if missing := [key for key in READ if key not in config]:
         raise ConfigError(f"{run / CONFIG} is damaged (it has no {missing[0]}): restore it")
     try:
-        check_value("threads", config.threads, TRAIN["threads"])
+        fitting("threads", config.threads, TRAIN["threads"])
     except ConfigError as error:
         raise ConfigError(f"{run / CONFIG} is damaged ({error}): restore it") from error
     if difference := target_difference(run, config, skip_bad):
