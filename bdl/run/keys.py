@@ -51,6 +51,7 @@ SEED = whole(0, 2**63 - 1)
 ONLY = Rule("a pattern of names such as fc.*, a list of them, or null", (WORD | some(WORD, 1) | None).fits)
 CALIBRATE = {
     "calibrate.method": Literal["conformal", "temperature"],
+    "calibrate.by": Literal["class", None],
     "calibrate.level": number("between 0 and 1", lambda v: 0 < v < 1),
 }
 
