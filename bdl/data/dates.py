@@ -79,6 +79,8 @@ def holds_dates(values: Series) -> bool:
     if pd.api.types.is_datetime64_any_dtype(values) or isinstance(present.iloc[0], dt.date | dt.time | pd.Period):
         return True
     numeric = pd.api.types.is_numeric_dtype(values)
+    if numeric and not 19000101 <= present.iloc[0] <= 20991231:  # most columns of numbers end here
+        return False
     if numeric and not (present.between(19000101, 20991231) & (present % 1 == 0)).all():
         return False
     return as_texts(present).map(lambda text: DATE.fullmatch(text) is not None).mean() >= 0.9

@@ -110,12 +110,13 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
     name = str(values.name)
     if values.dtype == object and values.map(lambda value: isinstance(value, NESTED)).any():
         raise Refused(name, "holds lists", f"{DROP}, or make columns of them")
-    numeric = pd.api.types.is_numeric_dtype(values)
-    if values.isna().all():
+    numeric, missing = pd.api.types.is_numeric_dtype(values), values.isna()
+    if missing.all():
         return None
-    constant = is_rounding(values) if pd.api.types.is_float_dtype(values) else values.nunique() == 1
-    if constant and not values.isna().any():
-        return None
+    if not missing.any():
+        floats = pd.api.types.is_float_dtype(values)
+        if is_rounding(as_numbers(values).to_numpy()) if floats else values.nunique() == 1:
+            return None
     categories = categorical or holds_truth_values(values) or isinstance(values.dtype, pd.CategoricalDtype)
     if not categories and holds_dates(values):
         return DateColumn.learn(values, day_first)

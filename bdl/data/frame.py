@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from bdl.data.field_counts import refuse_comment, refuse_ragged
 from bdl.data.text_encoding import UTF8, guess_encoding, python_name, warn_of_utf8
 from bdl.data.values import BETWEEN, EXACT, NUMBER, SIGNS, Frame, Series, with_numbers
 from bdl.disk.files import is_on_disk, open_regular
@@ -86,7 +88,7 @@ class Reading:
         with self._file(path, name) as place:
             frame = _read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name, text)
         names = [str(column).strip() for column in frame.columns]
-        if doubled := [column for column in names if names.count(column) > 1]:
+        if doubled := [column for column, count in Counter(names).items() if count > 1]:
             raise ConfigError(f"{name} has two columns with the name {doubled[0]!r}: rename one of them")
         frame.columns = names
         if frame.empty:
@@ -120,6 +122,7 @@ class Reading:
         )
         read_texts = partial(read, dtype="str", na_filter=False)
         header = read_texts(nrows=1)  # first, because rows under another separator may have any number of fields
+        refuse_comment(path, name, encoding, separator)
         if header.shape[1] == 1:
             self._refuse_one_column(header.iloc[0, 0], key, name)
         names, gaps = [str(field).strip() for field in header.iloc[0]], [*GAPS, *self.missing]
@@ -128,14 +131,18 @@ class Reading:
             read_numbers = partial(read, decimal=SIGNS.get(self.decimal, self.decimal), na_values=gaps)
             asked = [i for i, column in enumerate(names) if column not in text]
             read_numbers, rows = partial(read_numbers, keep_default_na=False), max(ROWS, CELLS // len(names))
-            columns = _number_columns(read_numbers, path, asked, rows)
+            with _telling_counts(path, name, encoding, separator):
+                columns = _number_columns(read_numbers, path, asked, rows)
         if others := [i for i in range(len(names)) if i not in columns]:
-            fields = read_texts(usecols=others).iloc[1:].reset_index(drop=True)
+            with _telling_counts(path, name, encoding, separator):  # with usecols, pandas drops fields that are too many
+                fields = read_texts(usecols=others if columns else None).iloc[1:].reset_index(drop=True)
             for i in others:
                 texts = fields.pop(i).str.strip()
                 columns[i] = texts.mask(texts.isin(gaps))
         frame = pd.DataFrame({i: columns[i] for i in range(len(names))}, copy=False)
         frame.columns = [column or f"Unnamed: {i}" for i, column in enumerate(names)]
+        if frame.iloc[:, -1].isna().any():  # a row with too few fields looks so too
+            refuse_ragged(path, name, encoding, separator)
         return frame
 
     def of_file(self, path: str | Path, key: str = "data.path") -> Reading:
@@ -212,13 +219,24 @@ def locate(path: str | Path) -> Path:
 
 def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) -> None:
     """Raise ConfigError unless the table has all these columns."""
-    absent = [column for column in columns if column not in frame.columns]
+    present = frame.columns
+    absent = [column for column in columns if column not in present]
     if absent:
         lowered = {column.lower(): column for column in frame.columns}
         near = difflib.get_close_matches(absent[0].lower(), lowered, 1)
         hint = f"did you mean {lowered[near[0]]}?" if near else f"it has {brief_list(list(frame.columns))}"
         names = brief_list(absent)
         raise ConfigError(f"{key}{names}: {place} has no such column{'s' if len(absent) > 1 else ''}; {hint}")
+
+
+@contextmanager
+def _telling_counts(path: Path, name: str, encoding: str, separator: str) -> Iterator[None]:
+    """Where pandas meets rows with too many fields, say how many there are, and where."""
+    try:
+        yield
+    except pd.errors.ParserError:
+        refuse_ragged(path, name, encoding, separator)
+        raise
 
 
 def _parted(word: str) -> tuple[str, str]:

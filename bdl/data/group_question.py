@@ -11,7 +11,7 @@ import pandas as pd
 
 from bdl.advice import override
 from bdl.data.columns import Columns, Rows, TableSplit
-from bdl.data.values import Series, as_texts
+from bdl.data.values import Series, as_texts, is_text
 from bdl.errors import BdlWarning
 
 NAMED = re.compile(r"(?i)(.*[\W_])?(id|nr|no|person|patient|subject|user|customer|client|student|household|participant)s?")
@@ -50,9 +50,10 @@ def warn_of_groups(rows: Mapping[str, Rows], columns: Columns, split: TableSplit
 
 def _may_name(values: Series) -> bool:
     """Whether a column holds whole numbers or texts, of which each is met twice on average and none in most rows."""
-    if pd.api.types.is_bool_dtype(values) or pd.api.types.is_datetime64_any_dtype(values) or values.isna().any():
+    numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+    if not (numeric or is_text(values).all()) or values.isna().any():
         return False
-    if pd.api.types.is_float_dtype(values) and not (values == values.round()).all():
+    if numeric and not (values == values.round()).all():
         return False
     return FEWEST <= values.nunique() <= len(values) / 2
 

@@ -84,11 +84,13 @@ class TableDataModule(TensorDataModule):
         lags = None
         if columns.lags:
             frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)
-        tables = {s: Rows(frame, rows_with_targets(frame, columns.targets, places[s])) for s, frame in frames.items()}
+        kept = {s: rows_with_targets(frame, columns.targets, places[s]) for s, frame in frames.items()}
+        tables = {s: Rows(dict(frame.items()), kept[s]) for s, frame in frames.items()}
         rows = split.rows(tables, place, reading.day_first)
         names = columns.inputs(rows["train"].columns, split)
         numbers = [name for name in (*columns.targets, *names) if name not in columns.categorical]
         warn_of_codes(frames["train"], numbers, reading.missing, place)
+        del frames  # whose columns are let go one by one
         warn_of_groups(rows, columns, split, place)
         self.name, self.held_out = place, split.words(rows, place, reading.day_first)
         self.groups = split.groups(rows, place)
