@@ -1,4 +1,5 @@
 """Tests of `bdl.advice`: what a message tells one to write arrives as it was meant, through bash and Hydra."""
+from __future__ import annotations
 
 import subprocess
 
@@ -34,7 +35,9 @@ def test_odd_names_come_through():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n\r"), max_size=12), max_size=9))
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\n\r"), max_size=12), max_size=9)
+)
 @example(["a b", "c"])
 def test_any_names_come_through(names):
     assert [str(word) for word in through_bash_and_hydra(override("data.id", names))] == names

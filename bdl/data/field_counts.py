@@ -7,7 +7,10 @@ import io
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+import pandas as pd
 
 from bdl.disk.files import open_regular
 from bdl.errors import ConfigError
@@ -48,6 +51,16 @@ def refuse_ragged(path: Path, name: str, encoding: str, separator: str) -> None:
         f"{name}: the header names {named} columns, and line {line} has {count} field{'s' * (count != 1)}{others}: "
         f"{remedy}"
     )
+
+
+@contextmanager
+def telling_counts(path: Path, name: str, encoding: str, separator: str) -> Iterator[None]:
+    """Where pandas meets rows with too many fields, say how many there are, and where."""
+    try:
+        yield
+    except pd.errors.ParserError:
+        refuse_ragged(path, name, encoding, separator)
+        raise
 
 
 def _rows(path: Path, encoding: str, separator: str) -> Iterator[tuple[int, Sequence[str]]]:

@@ -7,7 +7,7 @@ import difflib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,14 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
-from bdl.data.field_counts import refuse_comment, refuse_ragged
+from bdl.data.field_counts import refuse_comment, refuse_ragged, telling_counts
+from bdl.data.number_columns import number_columns
 from bdl.data.text_encoding import UTF8, guess_encoding, python_name, warn_of_utf8
-from bdl.data.values import BETWEEN, EXACT, NUMBER, SIGNS, Frame, Series, with_numbers
-from bdl.disk.files import is_on_disk, open_regular
+from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, with_numbers
+from bdl.disk.files import is_on_disk
 from bdl.errors import BdlWarning, ConfigError
+from bdl.interrupts import interruptible
 
 Format = Literal["csv", "parquet"]
 NO_SEPARATORS = '\n\r"\\'  # pandas takes them for ends of lines, and around fields
@@ -131,10 +132,10 @@ class Reading:
             read_numbers = partial(read, decimal=SIGNS.get(self.decimal, self.decimal), na_values=gaps)
             asked = [i for i, column in enumerate(names) if column not in text]
             read_numbers, rows = partial(read_numbers, keep_default_na=False), max(ROWS, CELLS // len(names))
-            with _telling_counts(path, name, encoding, separator):
-                columns = _number_columns(read_numbers, path, asked, rows)
+            with telling_counts(path, name, encoding, separator):
+                columns = number_columns(read_numbers, path, asked, rows)
         if others := [i for i in range(len(names)) if i not in columns]:
-            with _telling_counts(path, name, encoding, separator):  # with usecols, pandas drops fields that are too many
+            with telling_counts(path, name, encoding, separator):  # with usecols, pandas drops fields that are too many
                 fields = read_texts(usecols=others if columns else None).iloc[1:].reset_index(drop=True)
             for i in others:
                 texts = fields.pop(i).str.strip()
@@ -166,7 +167,8 @@ class Reading:
         if self.format == "parquet" and not find_spec("pyarrow"):
             raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
         try:
-            yield place
+            with interruptible():
+                yield place
         except ConfigError:  # a ValueError too
             raise
         except pd.errors.EmptyDataError as error:
@@ -229,16 +231,6 @@ def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) 
         raise ConfigError(f"{key}{names}: {place} has no such column{'s' if len(absent) > 1 else ''}; {hint}")
 
 
-@contextmanager
-def _telling_counts(path: Path, name: str, encoding: str, separator: str) -> Iterator[None]:
-    """Where pandas meets rows with too many fields, say how many there are, and where."""
-    try:
-        yield
-    except pd.errors.ParserError:
-        refuse_ragged(path, name, encoding, separator)
-        raise
-
-
 def _parted(word: str) -> tuple[str, str]:
     """The column and the word of "weight=0"; an empty column for a word that counts in all."""
     name, _, value = word.rpartition("=")
@@ -252,41 +244,6 @@ def brief_list(names: Sequence[str], most: int = 8) -> str:
     'a, b, ... (3 in all)'
     """
     return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])}, ... ({len(names)} in all)"
-
-
-def _number_columns(read: Callable[..., Any], path: Path, asked: Sequence[int], rows: int) -> dict[int, np.ndarray]:
-    """The columns of plain numbers, by position: (rows,) int64, or float64 with NaN for gaps.
-
-    A column is left out if it has a field that is no finite number, no number at all, or numbers beyond 2^53, of which
-    float64 does not have all: the caller then looks at its fields as they are written. The file is parsed in parts, so
-    that a table takes 8 bytes a cell, without a text for each.
-
-    Args:
-        read: opens the file as `pandas.read_csv` does, with a first line that is no row.
-        asked: positions of the columns that may be of numbers.
-        rows: how many of them are parsed at once.
-    """
-    with open_regular(path) as file:
-        blocks = iter(partial(file.read, 2**20), b"")
-        most = 1 + sum(block.count(b"\n") + block.count(b"\r") for block in blocks)  # no fewer than there are rows
-    columns: dict[int, Any] = {i: np.empty(most) for i in asked}  # pages that are not written take no memory
-    whole, count = set(columns), 0
-    with read(chunksize=rows, low_memory=False) as parts:  # pandas would divide the parts further
-        parts.get_chunk(1)
-        for part in parts:
-            kinds = [dtype.kind for dtype in part.dtypes]
-            columns = {i: column for i, column in columns.items() if kinds[i] in "if"}
-            whole -= {i for i in columns if kinds[i] == "f"}
-            # together, because a column of pandas costs as much as the parsing of a hundred numbers
-            values = part[list(columns)].to_numpy(np.float64).T
-            plain = (np.isnan(values) | (np.abs(values) < EXACT)).all(1)
-            for column, numbers in zip(columns.values(), values, strict=True):
-                column[count : count + len(part)] = numbers
-            columns = {i: column for (i, column), kept in zip(columns.items(), plain, strict=True) if kept}
-            count += len(part)
-    for i, column in columns.items():
-        columns[i] = column[:count].astype(np.int64) if i in whole else column[:count]
-    return {i: column for i, column in columns.items() if i in whole or not np.isnan(column).all()}
 
 
 def _read_parquet(path: Path) -> Frame:

@@ -14,7 +14,9 @@ from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.values import Series, as_texts, is_text
 from bdl.errors import BdlWarning
 
-NAMED = re.compile(r"(?i)(.*[\W_])?(id|nr|no|person|patient|subject|user|customer|client|student|household|participant)s?")
+NAMED = re.compile(
+    r"(?i)(.*[\W_])?(id|nr|no|person|patient|subject|user|customer|client|student|household|participant)s?"
+)
 FEWEST = 10  # values, below which rows of one value are an ordinary category
 BALANCED = 20, 20.0  # so many values with about as many rows each, and with so many rows at most, name things
 UNEVEN = 0.3  # standard deviation over mean of the numbers of rows, up to which they are about as many

@@ -52,7 +52,9 @@ class CalibrationRequest:
     @property
     def words(self) -> str:
         """The request as one writes it on a command line."""
-        options = [f"calibrate.level={self.level}"] * (self.level != 0.9) + ["calibrate.by=class"] * (self.by is not None)
+        options = [f"calibrate.level={self.level}"] * (self.level != 0.9) + ["calibrate.by=class"] * (
+            self.by is not None
+        )
         return " ".join([f"calibrate={self.method}", *options])
 
     def check(self, outputs: str, has_val: bool, has_test: bool, items: int | None, units: str = "items") -> None:

@@ -1,4 +1,5 @@
 """Tests of `bdl.data.missing_codes`: numbers that stand for missing values are told, and `data.missing` makes them gaps."""
+from __future__ import annotations
 
 import re
 import warnings
@@ -91,5 +92,7 @@ def test_numbers_are_words_for_missing_values_in_python_too(table):
 
 
 def test_a_column_of_data_missing_that_is_not_there_is_refused(table):
-    with pytest.raises(ConfigError, match=re.escape("data.missing names a c: t.csv has no such column; did you mean a b?")):
+    with pytest.raises(
+        ConfigError, match=re.escape("data.missing names a c: t.csv has no such column; did you mean a b?")
+    ):
         read_table(table, "y", missing=["a c=0"])

@@ -338,8 +338,8 @@ BAD = {
     "no rows": (b"a,b,y\n", {}, "has column names and no rows"),
     "semicolons": (b"a;b;y\n1;2;3\n", {}, "one column only under data.separator=comma; .* data.separator=semicolon"),
     "one column": (b"y\n1\n2\n", {}, "one column only .* data.separator names the sign between them"),
-    "more fields": (b"a,y\n1,2,3\n1,2,3\n", {"drop": []}, r"cannot be read as csv \(.* Expected 2 fields in line 2"),
-    "ragged": (b"a,y\n1,2\n1,2,3\n", {"drop": []}, r"cannot be read as csv \(.* Expected 2 fields in line 3, saw 3"),
+    "more fields": (b"a,y\n1,2,3\n1,2,3\n", {"drop": []}, r"the header names 2 columns, and line 2 has 3 fields \(2 such rows\): .*col.names=NA"),
+    "ragged": (b"a,y\n1,2\n1,2,3\n", {"drop": []}, "the header names 2 columns, and line 3 has 3 fields: "),
     "coding": ("a,y\nKöln,2\n".encode("latin1"), {"encoding": "utf-8"}, "is no utf-8 text"),
     "no thousands": (
         FIRST_COMMA.encode(), {"drop": [], "task": "regression", "thousands": "comma"},

@@ -244,9 +244,7 @@ def _weighted_mean(values: Tensor, lr: Tensor) -> float:
     return float((weight * values.nan_to_num()).sum() / weight.sum()) if bool((weight > 0).any()) else math.nan
 
 
-def print_summary(
-    metrics: Mapping[str, float], seconds: float = math.nan, class_names: Sequence[str] = ()
-) -> None:
+def print_summary(metrics: Mapping[str, float], seconds: float = math.nan, class_names: Sequence[str] = ()) -> None:
     """Print what `summarise` found: scores of one sample and of averages, a line on the chains, last the verdict.
 
     seconds: of the run.
