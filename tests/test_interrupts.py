@@ -1,4 +1,5 @@
 """Tests of `bdl.interrupts`: Ctrl-C ends a command, even where a library swallows it."""
+
 from __future__ import annotations
 
 import os

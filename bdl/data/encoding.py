@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +23,7 @@ from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_val
 from bdl.errors import BdlWarning, ConfigError
 
 Column = NumberColumn | CategoryColumn | DateColumn
+FAR = 10.0  # standard deviations from the mean, below which no input is called far: a few rows bound nothing
 KINDS: dict[str, type[Column]] = {"number": NumberColumn, "category": CategoryColumn, "date": DateColumn}
 NESTED = (list, tuple, dict, set, np.ndarray)
 
@@ -77,6 +79,26 @@ class InputEncoding:
         take = frame.pop if last else frame.__getitem__
         parts = of_each(lambda column: column.encode(take(column.name), place).astype(np.float32), self.columns, place)
         return torch.from_numpy(np.concatenate(parts, 1))
+
+    def warn_of_far(self, frame: Frame, rows: int, place: str) -> None:
+        """Warn of numbers beyond all that training rows have, as those in another unit are; one line for all columns.
+
+        Of N numbers none is farther from their mean than std sqrt(N - 1).
+
+        rows: N, how many training rows there were.
+        """
+        bound, said = max(FAR, math.sqrt(max(0, rows - 1))), []
+        for column in (column for column in self.columns if isinstance(column, NumberColumn)):
+            distance = (as_numbers(frame[column.name]) - column.mean).abs()
+            if count := int((far := distance > bound * column.std).sum()):
+                example, row = frame[column.name][far].iloc[0], frame.index[far][0] + 1
+                what = f"{column.name} in {count:,} of {len(frame):,} rows ({100 * count / len(frame):.3g} %), "
+                said.append(f"{what}{example:g} in row {row}, and {column.mean:.3g} ± {column.std:.2g} in training")
+        if said:
+            line = f"{place}: inputs are far from all training rows: {'; '.join(said[:8])}"
+            more = f"; ... ({len(said)} columns in all)" if len(said) > 8 else ""
+            remedy = "predictions of these rows say nothing; correct the numbers, or give them in the unit of training"
+            warnings.warn(f"{line}{more}: {remedy}", BdlWarning, 3)
 
     def to_plain(self) -> list[dict[str, Any]]:
         """The columns as values that JSON can hold."""
@@ -135,7 +157,7 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
         grouped = "data.group={columns} keeps rows of one value on one side, " if repeated else ""
         raise Refused(
             name, f"has {count} different texts in {len(values)} training rows, more than data.max_levels={max_levels}",
-            f"{DROP}, {grouped}data.id={{columns}} keeps them beside predictions, and a higher data.max_levels takes them as "
-            "categories",
+            f"{DROP}, {grouped}data.id={{columns}} keeps them beside predictions, and a higher data.max_levels "
+            "takes them as categories",
         )  # fmt: skip
     return CategoryColumn.learn(values)

@@ -27,7 +27,7 @@ CORRECT = "correct them, or leave the fields empty"
 
 @dataclass(eq=False)
 class Refused(Exception):
-    """A column that cannot be used as it is: what it has, and the remedy, in which `key={columns}` stands for its name."""
+    """A column that cannot be used as it is: what it has, and the remedy; `key={columns}` in it names it."""
 
     name: str
     what: str

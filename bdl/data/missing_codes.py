@@ -41,7 +41,7 @@ def warn_of_codes(frame: Frame, names: Sequence[str], missing: Sequence[str], pl
             found += [(name, code) for code in codes]
             others = values[~np.isin(values, codes)]
             counted = (f"{_written(code)} in {(n := (values == code).sum()):,} of {len(frame):,} rows "
-                       f"({100 * n / len(frame):.2g} %)" for code in codes)  # fmt: skip
+                       f"({100 * n / len(frame):.3g} %)" for code in codes)  # fmt: skip
             lines.append(f"{name} is {' and '.join(counted)}, all others {others.min():g} to {others.max():g}")
     if not found:
         return

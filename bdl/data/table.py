@@ -24,6 +24,7 @@ from bdl.data.missing_codes import warn_of_codes
 from bdl.data.repeated import warn_of_repeated
 from bdl.data.table_encoding import TableEncoding, checksum
 from bdl.data.target import ClassTarget
+from bdl.data.target_copies import warn_of_copies
 from bdl.data.targets import (
     NumberTargets,
     labels_of,
@@ -92,6 +93,7 @@ class TableDataModule(TensorDataModule):
         warn_of_codes(frames["train"], numbers, reading.missing, place)
         del frames  # whose columns are let go one by one
         warn_of_groups(rows, columns, split, place)
+        warn_of_copies(rows["train"], columns.targets, names, place)
         self.name, self.held_out = place, split.words(rows, place, reading.day_first)
         self.groups = split.groups(rows, place)
         (target, reason), inputs, exposure = _learn(rows, columns, names, place, reading.day_first, loss)

@@ -119,7 +119,8 @@ def calibration_metrics(
     conformal/coverage: the share of y in their sets or intervals; with groups, the mean of the groups' shares.
     conformal/size: classes in a set, the mean. conformal/empty: the share of sets without a class.
     conformal/coverage/class_<k>: the share of the items of class k; with more than SHOWN classes of the lowest alone.
-    conformal/lowest_class: the number of the class with the lowest share. conformal/width: the mean width of an interval, in the units of y.
+    conformal/lowest_class: the number of the class with the lowest share.
+    conformal/width: the mean width of an interval, in the units of y.
     bma_scaled/...: the scores of the average with its temperature.
     """
     prediction, y = average(evaluation)

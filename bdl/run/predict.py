@@ -199,6 +199,7 @@ def predicted(
         made = predicted(posterior, alone, rows[complete], place, calibration, kind)
         return made.set_axis(rows.index[complete]).reindex(rows.index)
     x, target = encoding.encode(rows, "input: ", place), encoding.target  # x: (n, features)
+    encoding.inputs.warn_of_far(rows, posterior.target["num_data"], place)
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))), kind)
     if isinstance(target, NumberTarget | NumberTargets) and isinstance(prediction, ValuePrediction):
         names = [part.name for part in number_targets(target)]

@@ -1,4 +1,5 @@
 """Tests of `bdl.data.missing_codes`: numbers that stand for missing values are told, and `data.missing` makes them gaps."""
+
 from __future__ import annotations
 
 import re
@@ -71,7 +72,7 @@ def test_one_warning_names_all_and_its_remedy_makes_them_missing(table):
     with pytest.warns(BdlWarning) as told:
         read_table(table, "y")
     (line,) = [str(w.message) for w in told if "data.missing" in str(w.message)]
-    assert "y is -200 in 70 of 400 rows (18 %)" in line and "a b is 0 in 40 of 400 rows (10 %)" in line
+    assert "y is -200 in 70 of 400 rows (17.5 %)" in line and "a b is 0 in 40 of 400 rows (10 %)" in line
     assert "data.missing=['?',-200,'\"a b=0\"']" in line
     missing = ["?", "-200", "a b=0"]
     frame = Reading(missing=missing).read(table)
