@@ -25,6 +25,7 @@ from bdl.errors import BdlWarning, ConfigError
 Column = NumberColumn | CategoryColumn | DateColumn
 FAR = 10.0  # standard deviations from the mean, below which no input is called far: a few rows bound nothing
 KINDS: dict[str, type[Column]] = {"number": NumberColumn, "category": CategoryColumn, "date": DateColumn}
+MOST_BYTES = 2**32  # of categories as inputs, of all training rows
 NESTED = (list, tuple, dict, set, np.ndarray)
 
 
@@ -49,6 +50,7 @@ class InputEncoding:
         columns = tuple(column for column in learned if column is not None)
         if not columns:
             raise ConfigError(f"{place}: no column has information about the target: give a table with inputs")
+        _refuse_many_inputs(columns, len(frame), place)
         numbers = [column.name for column in columns if isinstance(column, NumberColumn)]
         if numbered := [name for name in numbers if _numbers_rows(frame[name])]:
             line = f"{place}: {brief_list(numbered)} has another whole number in every row, as numbers of rows have:"
@@ -115,6 +117,19 @@ def _fields(column: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a column, with tuples for the lists of JSON."""
     fields = {key: tuple(value) if key == "levels" else value for key, value in column.items() if key != "kind"}
     return fields | ({"parts": tuple(NumberColumn(**p) for p in fields["parts"])} if "parts" in fields else {})
+
+
+def _refuse_many_inputs(columns: Sequence[Column], rows: int, place: str) -> None:
+    """Raise ConfigError where categories take more memory as inputs than a machine can be asked for."""
+    categories = [column for column in columns if isinstance(column, CategoryColumn)]
+    inputs = sum(len(column.levels) + 1 for column in categories)
+    if 4 * inputs * rows > MOST_BYTES:
+        widest = max(categories, key=lambda column: len(column.levels))
+        raise ConfigError(
+            f"{place}: categories make {inputs:,} inputs for {rows:,} training rows, {4 * inputs * rows / 2**30:.1f} GiB"
+            f", {len(widest.levels):,} of them {widest.name}: {override('data.drop', [widest.name])} leaves it out, a "
+            "lower data.max_levels refuses such columns"
+        )
 
 
 def _numbers_rows(values: Series) -> bool:

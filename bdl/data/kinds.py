@@ -116,7 +116,8 @@ class CategoryColumn:
         """(n, levels + 1 or 2). Warns of levels that no training row has, and counts their rows."""
         texts = as_texts(values)
         codes = pd.Index(self.levels).get_indexer(pd.Index(texts.fillna(self.fill)))
-        one_hot = np.eye(len(self.levels) + 1)[codes]  # -1 is the last level
+        one_hot = np.zeros((len(codes), len(self.levels) + 1), np.float32)
+        one_hot[np.arange(len(codes)), codes] = 1  # -1 is the last level
         encoded = with_gaps(self, [one_hot], texts.isna(), place, f"the most frequent category, {self.fill}")
         if (unseen := codes < 0).any():
             warnings.warn(

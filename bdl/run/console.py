@@ -23,6 +23,7 @@ from bdl.run.suggestions import suggestion
 
 EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
 TRACEBACK = "Traceback (most recent call last)"
+LACKING = re.compile("is not in struct|Could not delete from config|is no key of this command")
 LINES = 10  # the most lines of progress where there is no terminal
 
 
@@ -47,6 +48,8 @@ def one_line(error: BaseException) -> str:
     for plugin, extra in EXTRAS.items():
         if f"Could not find '{plugin}" in text:
             return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
+    if (taken := next((word for word in sys.argv[1:] if word.startswith("~")), None)) and LACKING.search(text):
+        return f"{taken} takes away what the command needs: leave it out, or choose another with {taken[1:]}=..."
     remedy = no_choice(text, sys.argv[1:]) or suggestion(text, command_of(), config_folder())
     if remedy is not None:
         return remedy

@@ -25,6 +25,7 @@ from bdl.run.config import plain
 
 Target = type | Callable[..., object]  # a class, or a function that builds something
 BUILT = "built by a _target_"
+NAMES = {f"data.{key}" for key in ("target", "order", "group", "exposure", "weight", "split_column")}  # of columns
 SEVERAL = re.compile("a (whole number|number|word)")
 PLAIN = {  # type -> those of its values in YAML, its name in words
     int: ((int,), "a whole number"),
@@ -146,7 +147,8 @@ def fitting(key: str, value: object, wanted: object) -> Any:
     Raises ConfigError for one that does not fit. One that lacks its brackets is shown with them.
     """
     given, rule = plain(value), rule_of(wanted)
-    for fits in (given, _in_words(given)):
+    named = isinstance(given, list) or key in NAMES
+    for fits in (given, _in_words(given)) if named else (given,):
         if rule.fits(fits):
             return value if fits is given else fits
     remedy = f": write '{key}=[{given}]'" if rule.fits([given]) or rule.fits(_in_words([given])) else ""

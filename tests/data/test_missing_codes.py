@@ -1,4 +1,4 @@
-"""Tests of `bdl.data.missing_codes`: numbers that stand for missing values are told, and `data.missing` makes them gaps."""
+"""Tests of `bdl.data.missing_codes`: numbers that stand for missing values are told, and made gaps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ SMOOTH = {
 @pytest.mark.parametrize(
     "column, codes",
     [
-        ("normal", [-200.0]), ("normal", [-999.0]), ("normal", [9999.0]), ("normal", [0.0]), ("normal", [-999.0, -888.0]),
+        ("normal", [-200.0]), ("normal", [-999.0]), ("normal", [9999.0]), ("normal", [0.0]),
+        ("normal", [-999.0, -888.0]),
         ("skewed", [-99.0]), ("skewed", [99999.0]), ("ages", [999.0]), ("ages", [-9.0]), ("ages", [-999.25]),
         ("answers", [99.0]), ("yes", [-9.0]), ("degrees", [-9999.0]), ("degrees", [500.0]), ("normal", [-1e30]),
     ],

@@ -1,5 +1,7 @@
 """Tests of `bdl.data.target_copies`: inputs that are the target in other words are told before a run."""
 
+from __future__ import annotations
+
 import warnings
 
 import numpy as np
@@ -16,8 +18,10 @@ CASES = {
     "itself": (y, y, True), "2y + 1": (2 * y + 1, y, True), "rounded": (y.round(2), y, True),
     "reversed ranks": (-pd.Series(y).rank(), y, True), "noisy": (y + 0.1 * x, y, False), "unrelated": (x, y, False),
     "levels": ((y > 3).astype(int), y, False), "words of classes": (np.char.add("kind ", kinds), kinds, True),
-    "numbers of classes": (pd.factorize(kinds)[0], kinds, True), "two of three": (np.where(kinds == "a", "a", "z"), kinds, False),
-    "yes": (np.where(y > 3, "yes", "no"), (y > 3).astype(int), True), "half": (np.where(x > 0, "yes", "no"), (y > 3).astype(int), False),
+    "numbers of classes": (pd.factorize(kinds)[0], kinds, True),
+    "two of three": (np.where(kinds == "a", "a", "z"), kinds, False),
+    "yes": (np.where(y > 3, "yes", "no"), (y > 3).astype(int), True),
+    "half": (np.where(x > 0, "yes", "no"), (y > 3).astype(int), False),
 }  # fmt: skip
 
 
