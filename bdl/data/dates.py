@@ -14,7 +14,8 @@ from bdl.data.values import Frame, Series, as_texts
 
 MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 DATE = re.compile(
-    rf"(\d{{1,4}}[-/.]\d{{1,2}}[-/.]\d{{1,4}}([ T].*)?|\d{{1,2}}:\d{{2}}(:\d{{2}}.*)?|\d{{1,2}}(:\d{{2}})?\s?[ap]m|\d{{4}}-\d{{2}}"
+    rf"(\d{{1,4}}[-/.]\d{{1,2}}[-/.]\d{{1,4}}([ T].*)?|\d{{1,2}}:\d{{2}}(:\d{{2}}.*)?|\d{{4}}-\d{{2}}"
+    rf"|\d{{1,2}}(:\d{{2}})?\s?[ap]m"
     rf"|(19|20)\d{{2}}[01]\d[0-3]\d|\d{{1,2}}[ -]{MONTH}[ ,-]+\d{{2,4}}.*|{MONTH} \d{{1,2}},? \d{{4}}.*)",
     re.IGNORECASE,
 )

@@ -126,7 +126,7 @@ def _refuse_many_inputs(columns: Sequence[Column], rows: int, place: str) -> Non
     if 4 * inputs * rows > MOST_BYTES:
         widest = max(categories, key=lambda column: len(column.levels))
         raise ConfigError(
-            f"{place}: categories make {inputs:,} inputs for {rows:,} training rows, {4 * inputs * rows / 2**30:.1f} GiB"
+            f"{place}: categories make {inputs:,} inputs for {rows:,} rows, {4 * inputs * rows / 2**30:.1f} GiB"
             f", {len(widest.levels):,} of them {widest.name}: {override('data.drop', [widest.name])} leaves it out, a "
             "lower data.max_levels refuses such columns"
         )

@@ -25,7 +25,8 @@ def test_the_training_rows_are_never_far():
 
 @pytest.mark.parametrize(
     "sizes, words",
-    [(TRAIN["size"] * 1000, "size in 300 of 300 rows (100 %)"), ([1.7, 1e30, 1.8], "size in 1 of 3 rows (33.3 %), 1e+30 in row 2")],
+    [(TRAIN["size"] * 1000, "size in 300 of 300 rows (100 %)"),
+     ([1.7, 1e30, 1.8], "size in 1 of 3 rows (33.3 %), 1e+30 in row 2")],
 )  # fmt: skip
 def test_numbers_far_from_all_training_rows_are_told(sizes, words):
     frame = pd.DataFrame({"size": sizes, "kind": "a"})

@@ -13,7 +13,7 @@ from bdl.errors import ConfigError
 ROWS = ["1,2.5,x", "3,4.5,y", "5,,z"]
 COUNTS = "the header names 3 columns, and line {} has {}"
 BAD = {
-    "R's row names": ("a,b,c", [f'"{i}",{row}' for i, row in enumerate(ROWS)], COUNTS.format(2, "4 fields (3 such") + ".*NA"),
+    "R's row names": ("a,b,c", [f'"{i}",{row}' for i, row in enumerate(ROWS)], COUNTS.format(2, "4 fields") + ".*NA"),
     "more in one": ("a,b,c", [*ROWS, "7,8,w,9,10", *ROWS], COUNTS.format(5, "5 fields: correct")),
     "fewer in one": ("a,b,c", [*ROWS, "7,8", *ROWS], COUNTS.format(5, "2 fields: correct")),
     "a foot": ("a,b,c", [*ROWS, "total: 3 rows"], COUNTS.format(5, "1 field: correct")),
