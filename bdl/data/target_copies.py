@@ -39,7 +39,7 @@ def is_copy(values: Series, target: Series) -> bool:
     >>> y = pd.Series([1.0, 2.0, 4.0, 8.0])
     >>> is_copy(-np.log(y), y), is_copy(pd.Series([1.0, 2.0, 3.0, 3.5]).iloc[::-1].reset_index(drop=True), y)
     (True, True)
-    >>> is_copy(pd.Series(["no", "yes", "no"]), pd.Series([0, 1, 0])), is_copy(pd.Series([1, 2, 3, 1]), y)
+    >>> is_copy(pd.Series(["no", "yes"] * 3), pd.Series([0, 1] * 3)), is_copy(pd.Series([1, 2, 3, 1]), y)
     (True, False)
     """
     numeric = all(pd.api.types.is_numeric_dtype(each) for each in (values, target))
