@@ -84,7 +84,7 @@ def _are_alike(values: Series, target: Series) -> bool:
     seen = target.notna().to_numpy()
     y, x = target[seen], values[seen]
     y = (y.rank() if pd.api.types.is_numeric_dtype(y) else (y == y.mode()[0])).astype(float)
-    order = pd.to_numeric(x, errors="coerce")
+    order: Series = pd.to_numeric(x, errors="coerce")
     by_value = y.groupby((x if order.isna().any() else order).to_numpy())
     counts, means = by_value.size().to_numpy(), by_value.mean().to_numpy()
     free = len(y) - len(counts)
@@ -96,4 +96,4 @@ def _are_alike(values: Series, target: Series) -> bool:
         return True
     ratio = between / within
     share = (ratio - 1) / (ratio - 1 + counts.mean())
-    return share > ALIKE and f.sf(ratio, 2 * (len(counts) - 1) / 3, free) < SURE
+    return bool(share > ALIKE and f.sf(ratio, 2 * (len(counts) - 1) / 3, free) < SURE)

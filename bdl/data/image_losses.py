@@ -8,7 +8,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from bdl.disk.files import open_regular
 from bdl.errors import BdlWarning
@@ -56,7 +56,7 @@ def warn_of_copies(files: Mapping[str, Sequence[tuple[str, int]]], classes: Sequ
     for alike in by_size.values():
         for item in alike if len(alike) > 1 else ():
             with open_regular(Path(item[1])) as file:
-                by_content[hashlib.file_digest(file, "sha256").digest()].append(item)
+                by_content[_checksum(file)].append(item)
     doubled = [items for items in by_content.values() if len(items) > 1]
     two = [items for items in doubled if len({label for _, _, label in items}) > 1]
     both = [items for items in doubled if {"train", "test"} <= {split for split, _, _ in items}]
@@ -71,3 +71,10 @@ def warn_of_copies(files: Mapping[str, Sequence[tuple[str, int]]], classes: Sequ
                     "nothing about new ones")  # fmt: skip
     if said:
         warnings.warn(f"data.path: {'; '.join(said)}: remove the copies", BdlWarning, 3)
+
+
+def _checksum(file: BinaryIO) -> bytes:
+    checksum = hashlib.sha256()
+    for block in iter(lambda: file.read(2**20), b""):
+        checksum.update(block)
+    return checksum.digest()

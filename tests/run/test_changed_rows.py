@@ -69,7 +69,8 @@ def test_a_column_may_be_named_by_a_number(key, value):
     [
         ({"a": [1]}, "got dict: pandas.DataFrame"),
         (pd.Series([1.0]), r"got Series: rows.to_frame\(\)"),
-        (np.zeros((2, 2)), "got ndarray"), (pd.DataFrame([[1, 2]], columns=["a", "a"]), "two columns with the name 'a'"),
+        (np.zeros((2, 2)), "got ndarray"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "two columns with the name 'a'"),
     ],
 )  # fmt: skip
 def test_what_is_no_table_is_refused(tmp_path, rows, words):
