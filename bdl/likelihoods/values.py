@@ -126,6 +126,9 @@ class HeteroscedasticNLL(Likelihood):
         return Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        if outputs.shape[-1] % 2:
+            what = f"2 outputs for each target, mean and std, and the network has {outputs.shape[-1]}"
+            raise ConfigError(f"HeteroscedasticNLL takes {what}: give its last layer 2 for one target")
         mean, s = outputs.chunk(2, -1)
         log_var = self._with_min_std(2 * softplus(s).log() if self.link == "softplus" else s)
         squares = (as_columns(y, mean.shape) - mean).square()
