@@ -22,7 +22,7 @@ from bdl.tune.trial import Problem
 
 # Of Gaussian's precision; the first stays unless another is clearly better
 OF_NUMBERS: tuple[Any, ...] = (1.0, "fan_in", "smooth", "steep")
-# Of numbers, by one hidden layer: under precision 1 its 50 units let the predicted std vary by powers of ten over inputs
+# Of numbers, by one hidden layer: under precision 1 its 50 units let the predicted std vary by powers of ten
 OF_ONE_LAYER: tuple[Any, ...] = ("smooth", 1.0, "fan_in", "steep")
 OF_COUNTS: tuple[Any, ...] = (1.0, "fan_in")  # whose logarithms are outputs: under a wide prior means have no bounds
 OF_CLASSES: tuple[Any, ...] = (1.0, "fan_in", "steep")
