@@ -17,4 +17,5 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 def __getattr__(name: str) -> object:
     # Packages inside packages, which lazy_loader would look up as attributes
     inside = {"callbacks": "bdl.lightning.callbacks", "plot": "bdl.posterior.plot"}
+    inside |= {package: f"bdl.{package}" for package in ("engine", "likelihoods", "posterior", "samplers", "tune")}
     return import_module(inside[name]) if name in inside else _load(name)

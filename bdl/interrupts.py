@@ -1,4 +1,4 @@
-"""Ctrl-C during work of a library that swallows it."""
+"""Ctrl-C during work of a library that swallows it, and signals in words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+def signal_in_words(signum: int) -> str:
+    """What a person calls a signal.
+
+    >>> signal_in_words(2), signal_in_words(15)
+    ('Ctrl-C (SIGINT)', 'SIGTERM')
+    """
+    if signum == signal.SIGINT:
+        return "Ctrl-C (SIGINT)"
+    try:
+        return signal.Signals(signum).name
+    except ValueError:  # a real-time signal
+        return f"signal {signum}"
 
 
 @contextmanager

@@ -86,3 +86,11 @@ Net.asks = True
 print(first, count(Net(2, 2)))
 """
     assert answer(code).splitlines()[-1] == "False True"
+
+
+@pytest.mark.parametrize(
+    "package", ["data", "engine", "likelihoods", "metrics", "models", "posterior", "samplers", "tune"]
+)
+def test_a_package_of_bdl_is_there_after_import_bdl(package):
+    line = f"import bdl; print(bdl.{package}.__name__)"
+    assert subprocess.run([sys.executable, "-c", line], capture_output=True, text=True).stdout == f"bdl.{package}\n"

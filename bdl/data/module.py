@@ -175,6 +175,22 @@ class DataModule(L.LightningDataModule):
         loader = self.train_dataloader()
         raise ConfigError(f"trainer=ddp shards the batches of a loader of bdl.data, got {type(loader).__name__}")
 
+    def __str__(self) -> str:
+        """The data's overview, or their name and the items of each split. Lightning's form needs `loader.dataset`."""
+        return (
+            self.overview or f"{self.name or type(self).__name__}: {', '.join(filter(None, map(self._size, STAGES)))}"
+        )
+
+    def _size(self, split: str) -> str | None:
+        """The items of a split in words, without a pass over them; None for no items."""
+        try:
+            loaders = {"train": self.train_dataloader, "val": self.val_dataloader, "test": self.test_dataloader}
+            loader = loaders[split]()
+            count = self.num_data if split == "train" else _length(loader) if loader else 0
+        except Exception:  # printing asks nothing of data that are not set up
+            return f"{split} unknown"
+        return None if count == 0 else f"{split} unknown" if count is None else f"{count:,} {split}"
+
     def _lacks(self, member: str, meaning: str) -> ConfigError:
         return ConfigError(f"data: {type(self).__name__} has no {member}: give it {meaning}")
 

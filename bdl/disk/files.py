@@ -143,6 +143,19 @@ def disk_errors(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise StoreError(f"cannot write {path}: its folder was moved or removed while a process wrote to it") from error
     except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror}; free space or choose another hydra.run.dir"
-        ) from error
+        raise StoreError(f"cannot write {path}: {error.strerror}; {remedy_of(error)}") from error
+
+
+def remedy_of(error: OSError) -> str:
+    """What to do about an error of writing: each cause has its own.
+
+    >>> remedy_of(OSError(errno.ENOSPC, "")), remedy_of(OSError(errno.EROFS, ""))
+    ('free space or choose another hydra.run.dir', 'choose a hydra.run.dir where you may write')
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "free space or choose another hydra.run.dir"
+    if error.errno in (errno.EACCES, errno.EROFS):
+        return "choose a hydra.run.dir where you may write"
+    if error.errno in (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV):
+        return "its file system lacks or forbids what a safe write needs: choose a hydra.run.dir on another"
+    return "look after the disk, or choose a hydra.run.dir on another"

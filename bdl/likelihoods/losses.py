@@ -173,7 +173,7 @@ def refuse_misfit(loss: Any, outputs: Tensor, y: Any) -> None:
         raise ConfigError(
             f"{name.rpartition('.')[2]} broadcasts outputs of shape {tuple(outputs.shape)} against targets of shape "
             f"{tuple(y.shape)}: give the targets the shape of the outputs, as y.unsqueeze(-1) does, or use "
-            "bdl.GaussianNLL(std), which does so itself"
+            f"{'bdl.PoissonNLL()' if name in COUNTS else 'bdl.GaussianNLL(std)'}, which does so itself"
         )
     if outputs_of(loss) == "logits" and outputs.ndim > 1 and outputs.is_floating_point():
         sums = outputs.detach().sum(-1)

@@ -19,6 +19,7 @@ from bdl.data.fingerprint import fingerprint
 from bdl.data.module import DataModule, in_order
 from bdl.errors import ConfigError, Stopped
 from bdl.identity import architecture, code_of, identity
+from bdl.interrupts import signal_in_words
 from bdl.law.measure import measure_law
 from bdl.lean import L
 from bdl.lightning.blocks import StepCallback
@@ -146,7 +147,7 @@ def sample(
         silence_lightning()
         fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
     if save.signum is not None:
-        raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
+        raise Stopped(save.signum, f"stopped by {signal_in_words(save.signum)}; the same call resumes from {save.path}")
     return bdl.Posterior.load(run_dir, one, likelihood=own_likelihood(module.loss))
 
 

@@ -24,6 +24,7 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from bdl.errors import BdlError, Stopped
+from bdl.interrupts import signal_in_words
 from bdl.lightning.callbacks.checkpoint import ending_signals
 from bdl.run.console import one_line_errors
 from bdl.run.processes import STORE
@@ -63,11 +64,11 @@ def launch(count: int, work: Callable[..., None], *arguments: object, start: Sta
         failed = _wait_for_all(running, lambda: None if signals else _send(signal.SIGTERM, running))
     message = None if messages.empty() else messages.get()
     if signals and (failed or len(running) < count):
-        raise Stopped(signals[0], message or f"stopped by signal {signals[0]}; the same command resumes it")
+        raise Stopped(signals[0], message or f"stopped by {signal_in_words(signals[0])}; the same command resumes it")
     killed = [(rank, -status) for rank, status in failed if status < 0]
     if killed:
         rank, signum = killed[0]
-        raise BdlError(f"process {rank} of {count} was ended by signal {signum}; the same command resumes it")
+        raise BdlError(f"process {rank} of {count} was ended by {signal_in_words(signum)}; the same command resumes it")
     if failed:
         raise BdlError(message or f"process {failed[0][0]} of {count} ended with status {failed[0][1]}")
 

@@ -6,9 +6,11 @@ Lightning's trainer and loggers are built, and those of packages that the user t
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import json
 import pydoc
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -44,6 +46,8 @@ FILES = (  # files of a run that a manifest must list
     *RUN_FILES, "samples/target.json", "samples/frozen.safetensors", "samples/excluded-*.json",
     STACKING, "samples/weighting-*.safetensors", "checkpoints/trace-*.safetensors",
 )  # fmt: skip
+# Packages that hold what reads files or runs commands beside their classes, so that trusting them guards nothing
+LIBRARIES = ("bdl", "hydra", "lightning", "numpy", "omegaconf", "pandas", "pip", "scipy", "setuptools", "torch")
 PUBLIC = ("bdl", "bdl.data", "bdl.models", "bdl.likelihoods", "bdl.schedules", "bdl.callbacks")
 # The functions of these make objects and write nothing
 FUNCTIONS = ("bdl.contrib.language", "bdl.data", "bdl.likelihoods", "bdl.models", "bdl.schedules")
@@ -223,10 +227,21 @@ def check_names(config: DictConfig, run: Path, trust: Sequence[str] = ()) -> Non
         if name is None or key.rpartition(".")[2] != "_target_" or is_public(name):
             continue
         if (package := untrusted_package(str(name), trusted)) is not None:
-            raise ConfigError(
-                f"{run / CONFIG}: {key}={name} is no public name of bdl, torch.nn or lightning, and could do "
-                f"anything: trust=[{package}] allows the whole package, if you trust whoever made this run"
-            )
+            raise ConfigError(f"{run / CONFIG}: {key}={name} {_about(package)}")
+
+
+def _about(package: str) -> str:
+    """What stands behind a name that may not be built. No line that is ready to copy opens a library of tools."""
+    which = "is no public name of bdl, torch.nn or lightning, but"
+    if package in sys.stdlib_module_names or hasattr(builtins, package) or package in LIBRARIES:
+        whose = package if package in LIBRARIES else f"Python's own {package}"
+        return f"{which} a tool of {whose}, which no network needs and which could do anything: use no run that asks it"
+    if not package:
+        return f"{which} nothing: write a name"
+    return (
+        f"{which} code of the package {package}, which could do anything: trust=[{package}] allows the whole package, "
+        "if you trust whoever made this run"
+    )
 
 
 def refuse_interpolations(config: DictConfig, run: Path) -> None:

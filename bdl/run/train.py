@@ -22,6 +22,7 @@ from bdl.data.module import DataModule
 from bdl.data.tensors import TensorDataModule
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
+from bdl.interrupts import signal_in_words
 from bdl.law.measure import measure_law
 from bdl.lean import L
 from bdl.lightning.trainer import fit
@@ -175,7 +176,9 @@ def sample_stack(stack: StackRun, directory: RunDirectory, process: ProcessInfo 
         fit(stack.trainer, stack.module, stack.data, path)
     save, sampler = stack.callbacks.save, stack.module.sampler
     if save.signum is not None:
-        raise Stopped(save.signum, f"stopped by signal {save.signum}; the same command resumes from {save.path}")
+        raise Stopped(
+            save.signum, f"stopped by {signal_in_words(save.signum)}; the same command resumes from {save.path}"
+        )
     return Outcome(sampler.steps, stack.callbacks.monitor.trace(), sampler.swap_rates)
 
 

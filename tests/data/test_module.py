@@ -102,3 +102,15 @@ def test_tensors_are_sharded_between_ranks():
     data = TensorDataModule({"train": (X, Y), "test": (X, Y)}, batch_size=10)
     data.shard(1, 2)
     assert len(data.train_dataloader()) == 1
+
+
+class Unready(DataModule):
+    def train_dataloader(self):
+        return self.made_by_setup
+
+
+def test_a_data_module_prints_what_it_holds_in_one_line():
+    splits = {"train": (X[:20], Y[:20]), "test": (X[20:], Y[20:])}
+    assert str(TensorDataModule(splits)) == "TensorDataModule: 20 train, 10 test"
+    assert str(as_data_module(Plain())) == "Plain: 20 train, 4 val, 6 test"
+    assert str(Unready()) == "Unready: train unknown"

@@ -133,7 +133,7 @@ def test_a_signal_to_all_processes_at_once_is_one_signal(tmp_path):
         os.kill(pid, signal.SIGTERM)
     out, err = process.communicate(timeout=200)
     assert process.returncode == 143, (out, err)
-    assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 15; the same command resumes"), err
+    assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by SIGTERM; the same command resumes"), err
 
 
 @pytest.mark.slow  # new interpreters

@@ -19,6 +19,7 @@ from running import planned, sampled, samples, start, start_interpreter, stop
 from safetensors.torch import load_file
 
 import bdl
+from bdl.interrupts import signal_in_words
 from bdl.run import train
 
 LONG = (
@@ -42,7 +43,9 @@ def test_a_signal_stops_after_a_step_and_same_command_resumes(tmp_path, uninterr
     _, err = process.communicate(timeout=200)
     assert process.returncode == 128 + signum
     checkpoint = tmp_path / "checkpoints" / "last.ckpt"
-    assert err.splitlines() == [f"bdl: stopped by signal {signum:d}; the same command resumes from {checkpoint}"]
+    assert err.splitlines() == [
+        f"bdl: stopped by {signal_in_words(signum)}; the same command resumes from {checkpoint}"
+    ]
     assert 0 < torch.load(checkpoint, weights_only=True)["global_step"] < 3000
     assert not (tmp_path / "metrics.json").exists()
     train.run(planned(f"run_dir={tmp_path}", *LONG))
@@ -93,7 +96,9 @@ def test_stacks_in_one_run_are_those_of_runs_of_their_own(tmp_path):
     stop(process, folder, signal.SIGINT, stacks=2)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 130, err
-    assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 2; the same command resumes"), err
+    assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by Ctrl-C (SIGINT); the same command resumes"), (
+        err
+    )
     assert {p.name for p in (folder / "checkpoints").iterdir()} == {"last.ckpt", "last-1.ckpt"}
     assert not (folder / "metrics.json").exists()
     out, err = on_two("chains", folder, *SHORTER).communicate(timeout=200)

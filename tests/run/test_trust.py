@@ -34,8 +34,10 @@ ATTACKS = [
 def test_a_name_that_could_do_anything_is_refused_by_its_key(name):
     config = OmegaConf.create({"model": {"net": [{"_target_": "bdl.models.MLP"}, {"_target_": name}]}})
     words = f"outputs/a/config.yaml: model.net.1._target_={name} is no public name of bdl, torch.nn or lightning"
-    with pytest.raises(ConfigError, match=re.escape(words) + r".*trust=\["):
+    with pytest.raises(ConfigError, match=re.escape(words)) as refused:
         check_names(config, RUN, ["mypackage"])
+    # a line that is ready to copy is printed for packages alone, not for what runs commands and reads files
+    assert ("trust=[" in str(refused.value)) == name.startswith("mypackage")
 
 
 @pytest.mark.parametrize("value", ["${oc.create:{_target_:torch.load}}", "${oc.env:HOME}", "${other}"])
@@ -68,7 +70,7 @@ def test_packages_that_the_user_trusts_are_allowed(trust):
 @pytest.mark.parametrize("name", ["mypackage.nets.torch.load", "mypackage.nets.torch.hub", "mypackage.nets.torch"])
 def test_a_trusted_package_does_not_vouch_for_its_imports(name):
     config = OmegaConf.create({"model": {"_target_": name}})
-    with pytest.raises(ConfigError, match=f"{name} is no public name .* trust=.torch. allows"):
+    with pytest.raises(ConfigError, match=f"{name} is no public name .* but a tool of torch"):
         check_names(config, RUN, ["mypackage"])
     check_names(config, RUN, ["mypackage", "torch"])
 
