@@ -36,6 +36,7 @@ from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
+from bdl.run.objective import check_objective, objective_value
 from bdl.run.outcome import Outcome, gather_outcomes
 from bdl.run.plan import Plan, ReportPlan, RunRequest
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
@@ -56,6 +57,7 @@ def train(cfg: DictConfig) -> float | None:
     Returns the value of `objective`, which a sweep minimises; None for a run that has not ended.
     """
     check_config(cfg)
+    check_objective(cfg.objective)
     request, process = RunRequest(cfg, HydraConfig.get()), process_info()
     plan = request.draft
     if plan.refit and process.world_size > 1:
@@ -270,13 +272,3 @@ def fit_baseline(stack: StackRun, directory: RunDirectory) -> str:
             trained, directory.path, train=train, val=val, seed=plan.chains.seed, overwrite=True, progress=progress
         )
     return str(baseline)
-
-
-def objective_value(metrics: dict[str, float] | None, objective: str | None) -> float | None:
-    """The metric that a sweep optimises; for None, the NLL of the average on the validation or else the test split."""
-    if metrics is None:
-        return None
-    name = objective or ("val/bma/nll" if "val/bma/nll" in metrics else "test/bma/nll")
-    if name not in metrics and objective is not None:
-        raise ConfigError(f"objective={name} is no metric of this run, which is complete: choose one of metrics.json")
-    return metrics.get(name)  # None where no rows are held out

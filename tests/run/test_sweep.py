@@ -185,5 +185,5 @@ def test_a_run_returns_its_objective(tmp_path):
         assert value == pytest.approx(metrics["val/bma/nll"]) and not math.isclose(value, metrics["test/bma/nll"])
     chosen = train.train(compose(f"run_dir={tmp_path}", *overrides, "objective=test/bma/ece"))
     assert chosen == pytest.approx(metrics["test/bma/ece"])
-    with pytest.raises(ConfigError, match="objective=test/bma/loss is no metric of this run"):
+    with pytest.raises(ConfigError, match="objective=test/bma/loss: no run has a score loss"):
         train.train(compose(f"run_dir={tmp_path}", *overrides, "objective=test/bma/loss"))
