@@ -31,6 +31,7 @@ from bdl.run.section import Section, check_calibration, check_num_data
 from bdl.run.stack_plan import ChainsPlan, KeepingPlan, MotionPlan, StackPlan, TargetPlan
 from bdl.run.stacking import StackingRequest
 from bdl.run.tuning_request import TuningRequest
+from bdl.run.typed import typed
 
 Strategy = Literal["auto", "ddp", "chains"]
 OURS = ("_target_", "concurrent", "max_time", "start_epochs")  # keys of the trainer that Lightning's does not know
@@ -210,7 +211,7 @@ class RunRequest:
     @property
     def command(self) -> str:
         words = [word for word in self.hydra.overrides.task if not word.startswith(("run_dir=", "trainer.max_time="))]
-        return shlex.join(["bdl", "train", *words])
+        return shlex.join([*typed("train"), *words])
 
     def of_all_rows(self, found: Mapping[str, Any] | None) -> RunRequest:
         """The refit: the same with what tuning has found, from all rows, into a folder of this run."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -40,12 +41,13 @@ from bdl.run.objective import check_objective, objective_value
 from bdl.run.outcome import Outcome, gather_outcomes
 from bdl.run.plan import Plan, ReportPlan, RunRequest
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
-from bdl.run.records import METRICS, is_calibrated, read_config
+from bdl.run.records import METRICS, TIMING, is_calibrated, read_config, read_seconds
 from bdl.run.run_data import RunData
 from bdl.run.section import own_likelihood
 from bdl.run.stacking import ChainWeights
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
+from bdl.run.typed import after_table
 from bdl.run.validate import check_config
 from bdl.run.write_report import ReportRequest, TargetWords, facts_of, find_splits, log_metrics, write_report
 from bdl.seeding import derive_seed
@@ -67,6 +69,11 @@ def train(cfg: DictConfig) -> float | None:
         again = request.of_all_rows(read_config(plan.folder).get("found"))
         print(f"refit: {again.draft.folder} is sampled from all rows; scores are those of {plan.folder}", flush=True)
         carry_out(again, process)
+    one, table = HydraConfig.get().mode != RunMode.MULTIRUN, plan.choices["data"] in ("csv", "parquet")
+    if process.is_main and one and table and plan.directory().metrics is not None:
+        timing, refit = plan.folder / TIMING, plan.refit or cfg.data.all_rows or cfg.get("calibrate") is not None
+        seconds = read_seconds(timing) if timing.exists() else None
+        print(*after_table(plan.report.command, plan.folder, refit, seconds), sep="\n", flush=True)
     return objective
 
 
