@@ -22,6 +22,7 @@ from bdl.data.loader import Batching
 from bdl.data.split import split_by_seed
 from bdl.data.tensors import TensorDataModule
 from bdl.disk.files import is_on_disk
+from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 
 IMAGES_VERSION = 1
@@ -143,7 +144,9 @@ class ImageFolderDataModule(TensorDataModule):
         )  # fmt: skip
         self.name = folder.name
         where = "read on demand" if on_demand else "in memory"
-        self.overview = f"{self.name}: {self.rows} images of {len(self.classes)} classes, {size}x{size} pixels, {where}"
+        self.overview = (
+            f"{self.name}: {self.rows} images of {count_of(len(self.classes), 'class')}, {size}x{size} pixels, {where}"
+        )
 
     def identity(self) -> dict[str, Any]:
         """The classes, the size, and a checksum of the training files' names and sizes, and of the measured pixels."""

@@ -35,6 +35,7 @@ from bdl.data.targets import (
 from bdl.data.tensors import TensorDataModule, count_batch
 from bdl.data.together import Order
 from bdl.data.values import Frame, Task
+from bdl.display import count_of
 from bdl.errors import ConfigError
 from bdl.likelihoods import with_weights
 
@@ -133,8 +134,9 @@ class TableDataModule(TensorDataModule):
     def _describe(self, columns: Columns, read: int, reason: str) -> str:
         """What was read, in one line. read: columns that become inputs; reason: why the target has its task."""
         target, exposure = self.encoding.target, self.encoding.exposure
+        inputs = self.input_shape[0] - self.has_offset
         said = [
-            f"{self.name}: {self.rows} rows; {read} columns as {self.input_shape[0] - self.has_offset} inputs",
+            f"{self.name}: {self.rows} rows; {count_of(read, 'column')} as {count_of(inputs, 'input')}",
             f"{'targets' if len(columns.targets) > 1 else 'target'} {target.name}: {target.task} ({reason})",
         ]
         if exposure is not None:

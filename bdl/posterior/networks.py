@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import Reader
-from bdl.display import Shown
+from bdl.display import Shown, count_of
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, in_words
 from bdl.posterior.export import recorded
@@ -63,9 +63,9 @@ class StoredNetworks(Shown):
             "steps": f"{records[0].step:,} to {records[-1].step:,}",
         }
         left_out = ", ".join(f"chain {chain}" for chain, _ in self.diverged)
-        title = f"Posterior of {self.samples:,} networks from {self.chains} chains"
+        title = f"Posterior of {count_of(self.samples, 'network')} from {count_of(self.chains, 'chain')}"
         if self.thinning is not None:
-            title = f"Posterior of {self.samples:,} networks, thinned from {self.thinned_from:,}"
+            title = f"Posterior of {count_of(self.samples, 'network')}, thinned from {self.thinned_from:,}"
         return title, {**lines, **({"left out": f"{left_out}, which diverged"} if left_out else {})}
 
     def cache(self) -> Self:

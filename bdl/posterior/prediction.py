@@ -9,6 +9,7 @@ from typing import Any, Self, overload
 import torch
 from torch import Tensor
 
+from bdl.display import count_of
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.items import PredictedItems, names_of
@@ -44,7 +45,7 @@ class Prediction(PredictedProbabilities):
 
     @property
     def title(self) -> str:
-        return f"Prediction of {len(self):,} items over {self.probs.shape[-1]} classes, entropies in nats"
+        return f"Prediction of {count_of(len(self), 'item')} over {self.probs.shape[-1]} classes, entropies in nats"
 
     def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
         rows = self.probs.flatten(0, -2)

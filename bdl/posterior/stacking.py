@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdl.display import Shown
+from bdl.display import Shown, count_of
 from bdl.errors import ConfigError
 from bdl.posterior.diagnostics import Draws
 from bdl.posterior.outputs import LabelledOutputs
@@ -54,7 +54,7 @@ class Stacking(Shown):
         return 1 / sum(w**2 for w in self.weights)
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
-        return f"Stacking of {len(self.weights)} chains", {"rows": self.source, "weights": self.words}
+        return f"Stacking of {count_of(len(self.weights), 'chain')}", {"rows": self.source, "weights": self.words}
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bdl.disk.files import parse_json, write_atomically
 from bdl.disk.manifest import Manifest, checked_file, digest, manifests_of, read_listed
 from bdl.disk.owner import sweep_leftovers
-from bdl.display import Shown
+from bdl.display import Shown, count_of
 from bdl.errors import BdlWarning, StoreError
 from bdl.posterior.checked_files import CheckedFiles
 from bdl.posterior.index import Index, Record, sample_files
@@ -60,7 +60,10 @@ class SampleStore(Shown):
             return title, {"samples": str(error)}
         networks, size = sum(len(r.chains) for r in records), sum(r.bytes for r in records) / 2**20
         steps = f"{records[0].step:,} to {records[-1].step:,}"
-        return title, {"samples": f"{networks:,} networks in {len(records):,} files, {size:.1f} MiB", "steps": steps}
+        return title, {
+            "samples": f"{count_of(networks, 'network')} in {count_of(len(records), 'file')}, {size:.1f} MiB",
+            "steps": steps,
+        }
 
     def write(self, tensors: Mapping[str, Tensor], **fields: Any) -> Record:
         """Write one file of tensors (C, ...) and its lines; returns the line of the index.

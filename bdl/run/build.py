@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import Logger
 import bdl
 from bdl.batch import Reader
 from bdl.data.module import DataModule
+from bdl.display import count_of
 from bdl.engine.choose import choose_gradient
 from bdl.engine.gradient import Autograd
 from bdl.errors import ConfigError, printable
@@ -237,7 +238,8 @@ def build_start(stack: StackPlan, folder: Path, speaks: bool) -> bdl.callbacks.E
 
     def report(trained: Trained) -> None:
         loss, members = float(trained.val_loss.mean()), len(trained.val_loss)
-        print(f"start: {members} members, {trained.epochs} epochs, mean validation loss {loss:.4g}", flush=True)
+        who, how_long = count_of(members, "member"), count_of(trained.epochs, "epoch")
+        print(f"start: {who}, {how_long}, mean validation loss {loss:.4g}", flush=True)
 
     shown = {"progress": partial(WorkProgress, "start"), "report": report} if speaks else {}
     return bdl.callbacks.EnsembleStart(start, folder, stack.chains.stack, dict(stack.target.record), **shown)

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import bdl
 from bdl.data.module import DataModule, as_data_module
+from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.class_evaluation import ClassEvaluation
@@ -58,7 +59,7 @@ def evaluate(cfg: DictConfig) -> None:
     if "test" in summary.evaluations:
         compare_with_reference(summary, cfg.reference, out / "probs-test.npy" if cfg.save_probs else None)
     facts = {
-        "title": f"{len(runs)} runs, merged" if len(runs) > 1 else runs[0].name,
+        "title": f"{count_of(len(runs), 'run')}, merged" if len(runs) > 1 else runs[0].name,
         "runs": ", ".join(str(run) for run in runs),
         "N": f"{data.num_data:,}",
         **facts_of_samples(posterior, summary),

@@ -22,6 +22,7 @@ from bdl.data.target import ClassTarget, NumberTarget
 from bdl.data.targets import NumberTargets, number_targets
 from bdl.data.values import Frame, with_numbers
 from bdl.disk.files import write_atomically
+from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods import in_words
 from bdl.posterior.calibrated import Calibration
@@ -55,7 +56,10 @@ def predict(cfg: DictConfig) -> None:
     table = table if cfg.raw else without_formulas(table)
     write_atomically(output, table.to_csv(index=False).encode())
     weighted = f", {posterior.stacking.words}" if kind == "stacking" and posterior.stacking else ""
-    print(f"{len(table):,} rows, {posterior.samples:,} samples of {posterior.chains} chains{weighted}: {output}")
+    print(
+        f"{count_of(len(table), 'row')}, {count_of(posterior.samples, 'sample')} of "
+        f"{count_of(posterior.chains, 'chain')}{weighted}: {output}"
+    )
 
 
 def output_file(output: str, rows: str) -> Path:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -17,6 +16,7 @@ from bdl.checkpoint import is_checkpoint
 from bdl.disk.files import WRITING
 from bdl.disk.manifest import Manifest, manifests_of
 from bdl.disk.owner import owner_of
+from bdl.display import count_of, print_whole
 from bdl.errors import ConfigError, StoreError, printable
 from bdl.parts import part
 from bdl.posterior.index import read_lines, sample_files
@@ -59,7 +59,7 @@ def verify(cfg: DictConfig) -> None:
     for row in rows:
         note = escape(printable(row.note.replace(f"{run}/", "")))
         table.add_row(escape(printable(row.what)), f"[{COLOURS[row.state]}]{row.state}", note)
-    Console().print(table)
+    print_whole(table)
     bad = sum(row.state == "bad" for row in rows)
     print(f"{run}: {bad} of {len(rows)} bad" if bad else f"{run}: nothing is bad")
     if bad:
@@ -152,7 +152,7 @@ def _stack(manifest: Manifest, stack: int) -> Iterator[FileState]:
     if bad:
         yield FileState(what, "bad", f"{len(bad)} of {len(records)}: {', '.join(bad[:3])}{' ...' if bad[3:] else ''}")
     elif records:
-        yield FileState(what, "whole", f"{len(records)} files")
+        yield FileState(what, "whole", count_of(len(records), "file"))
 
 
 def _checkpoints(run: Path) -> Iterator[FileState]:

@@ -16,6 +16,7 @@ from PIL import Image
 
 import bdl
 from bdl.data.module import DataModule, as_data_module, in_order
+from bdl.display import count_of
 from bdl.errors import ConfigError
 from bdl.lean import L
 from bdl.posterior.calibrated import CalibrationRequest, to_plain
@@ -126,7 +127,7 @@ def _measured_facts(request: ReportRequest, summary: Summary) -> dict[str, str]:
 
 def facts_of_samples(posterior: bdl.Posterior, summary: Summary) -> dict[str, str]:
     """What every report says of the samples."""
-    count = f"{posterior.samples:,} of {posterior.chains} chains"
+    count = f"{posterior.samples:,} of {count_of(posterior.chains, 'chain')}"
     moves = summary.metrics.get("temperature/moves")
     return {
         "samples": count,
@@ -232,7 +233,7 @@ def facts_of(plan: Plan, data: DataModule, process: ProcessInfo) -> dict[str, st
         **_scores(plan, data),
         "batch": str(data.batch_size) + (" per device" if several and strategy == "ddp" else ""),
         "devices": f"{process.world_size}, {strategy}" if several else "1",
-        **({"stacks": f"{stacks.count} of {stacks.chains} chains"} if stacks.count > 1 else {}),
+        **({"stacks": f"{stacks.count} of {count_of(stacks.chains, 'chain')}"} if stacks.count > 1 else {}),
     }
 
 

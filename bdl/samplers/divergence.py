@@ -154,7 +154,7 @@ class Survivors(Saved):
                 self.lost = {**self.lost, c: self.chain.steps}
                 warnings.warn(
                     f"chain {self.number(c)} has diverged at step {self.chain.steps} and is dropped: its samples so "
-                    f"far are left out, and the other {len(healthy)} chains go on; a lower lr, a warm-up or clipping "
+                    f"far are left out, and the others ({len(healthy)}) go on; a lower lr, a warm-up or clipping "
                     "may keep it",
                     BdlWarning,
                     stacklevel=7,

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bdl.display import count_of
 from bdl.identity import identity
 from bdl.samplers.chain import Chain
 from bdl.samplers.dynamics.base import mean
@@ -31,9 +32,9 @@ class Explanation:
     def lines(self, now: StepSettings, heat: list[str]) -> list[str]:
         """N, T, prior, the target distribution, the noise of one step, what adds to it. heat: on batch noise."""
         chain, potential, dynamics = self.chain, self.potential, self.chain.dynamics
-        chains = f"{chain.chains} chains" if chain.chains else "1 chain"
+        chains = count_of(chain.chains or 1, "chain")
         lines = [
-            f"{dynamics} on {chain.theta.shape[-1]:,} parameters, {chains}, N = {potential.num_data:,}, "
+            f"{dynamics} on {count_of(chain.theta.shape[-1], 'parameter')}, {chains}, N = {potential.num_data:,}, "
             f"lr = {mean(now.lr):g}, T = {mean(now.temperature):g}",
             f"prior: {potential.prior}; U = N x mean batch loss - log prior, in nats "
             "(the loss must be a mean negative log-likelihood)",
@@ -57,7 +58,7 @@ class Explanation:
         chain, weighting, clip = self.chain, self.reweighting.weighting, self.potential.clip
         lines = {
             "step": f"{chain.steps:,}",
-            "chains": f"{chain.chains or 1}, of {chain.theta.shape[-1]:,} parameters",
+            "chains": f"{chain.chains or 1}, of {count_of(chain.theta.shape[-1], 'parameter')}",
             "target": f"exp(-U/T), T = {mean(now.temperature):g}, N = {self.potential.num_data:,}",
             "prior": str(self.potential.prior),
             "lr": f"{mean(now.lr):g}",

@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from bdl.display import count_of
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.samplers.priors.independent import Gaussian
@@ -71,5 +72,5 @@ def choose_samples(budget: float, per_sample: float, wanted: int) -> int:
 
 def choose_every(steps: int, burn_in: int, samples: int, wanted: int) -> Choice:
     """The steps between two samples that keep so many of a chain."""
-    reason = f"the budget leaves time to predict with {samples} samples of a chain, not {wanted}"
+    reason = f"the budget leaves time to predict with {count_of(samples, 'sample')} of a chain, not {wanted}"
     return Choice("every", max(1, -(-(steps - burn_in) // samples)), reason)

@@ -41,7 +41,7 @@ def test_offset_is_the_log_over_the_mean_of_training_rows(tmp_path):
         x, y = data.tensors(split)
         assert x.shape == (len(at), 2) and y.flatten().tolist() == frame["claims"][at].tolist()
         assert np.allclose(x[:, -1], np.log(frame["years"][at] / mean), atol=1e-6)
-    assert data.task == "counts" and data.has_offset and "1 columns as 1 inputs" in (data.overview or "")
+    assert data.task == "counts" and data.has_offset and "1 column as 1 input" in (data.overview or "")
     assert "rate x years" in (data.overview or "")
 
 

@@ -7,8 +7,10 @@ import pytest
 import torch
 import toys
 from by_hand import NUMBERS_X, NUMBERS_Y, X
+from rich.table import Table
 
 import bdl
+from bdl.display import figures, print_whole
 from bdl.errors import ConfigError
 from bdl.posterior import stored_outputs
 from bdl.posterior.store import SampleStore
@@ -113,3 +115,16 @@ def test_a_sampler_shows_its_settings_and_a_verdict_its_answers():
     assert "<caption>Sampler by SGHMC" in sampler._repr_html_() and "weighting" not in text
     empty = verdict({})
     assert repr(empty).splitlines()[0] == empty.line and "Would another run of this budget" in repr(empty)
+
+
+def test_a_table_is_printed_whole_in_a_pipe(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_whole(Table(*(f"a long heading {i}" for i in range(12))))
+    assert "a long heading 11" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1386.2, "1,390"), (999.7, "1,000"), (-13862, "-13,900"), (0.1234, "0.123")]
+)
+def test_a_number_that_people_write_out_has_no_power_of_ten(value, text):
+    assert figures(value) == text

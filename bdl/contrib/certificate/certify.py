@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -25,6 +24,7 @@ from bdl.contrib.certificate.continued import ContinuedSamples
 from bdl.data.module import DataModule
 from bdl.data.slices import TensorSlices
 from bdl.disk.manifest import Manifest
+from bdl.display import count_of, print_whole
 from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.law.continuation import LEAPFROG
@@ -141,7 +141,7 @@ def certify(cfg: DictConfig, run: Path) -> None:
             write(folder, certificate)
         show(certificate)
     if cfg.keep:
-        print(f"kept: {after.samples:,} networks in {folder}, which evaluate and predict read like a run")
+        print(f"kept: {count_of(after.samples, 'network')} in {folder}, which evaluate and predict read like a run")
     print(certificate.sentence())
 
 
@@ -219,7 +219,7 @@ def predictions(stored: StoredRun, after: bdl.Posterior) -> PredictionChange | N
 
 def show(certificate: Certificate) -> None:
     """Two tables: T by direction, and what a continuation changes."""
-    console, rows = Console(), certificate.hot_to_cold()
+    rows = certificate.hot_to_cold()
     left_out = len(rows) - SHOWN
     rows = rows if left_out <= 0 else [*rows[: SHOWN // 2], *rows[-(SHOWN // 2) :]]
     temperatures = Table("direction of the kept samples", "T", box=None, pad_edge=False)
@@ -228,8 +228,8 @@ def show(certificate: Certificate) -> None:
             temperatures.add_row(f"... {left_out} between them", "")
         temperatures.add_row(escape(name_of_direction(direction.name)), str(certificate.at(direction)))
     if rows:
-        console.print(temperatures)
-    console.print(changes(certificate))
+        print_whole(temperatures)
+    print_whole(changes(certificate))
 
 
 def changes(certificate: Certificate) -> Table:

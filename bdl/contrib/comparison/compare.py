@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -31,6 +30,7 @@ from bdl.contrib.comparison.comparison import (
     shown,
 )
 from bdl.disk.files import write_atomically
+from bdl.display import count_of, print_whole
 from bdl.errors import BdlWarning, ConfigError, printable
 from bdl.posterior.plot.axes import BLUE, name_axes
 from bdl.posterior.report.figures import WIDE, as_uri
@@ -74,8 +74,7 @@ def print_table(comparison: Comparison) -> None:
         table.add_row(
             *(f"[bold]{t}[/]" if (i, j) in comparison.best else t for j, t in enumerate(map(shown_text, row)))
         )
-    wanted = Console(width=10_000).measure(table).maximum
-    Console(width=max(wanted, Console().width)).print(table)  # a terminal wraps lines better than rich wraps cells
+    print_whole(table)
 
 
 def shown_text(text: str) -> str:
@@ -148,7 +147,7 @@ def comparison_page(comparison: Comparison, out: Path) -> str:
     return render(
         "comparison.html.jinja",
         comparison=comparison,
-        about=f"{len(runs)} runs{' on ' if data else ''}{', '.join(sorted(data))}",
+        about=f"{count_of(len(runs), 'run')}{' on ' if data else ''}{', '.join(sorted(data))}",
         words=len(comparison.columns) + 1,
         result=in_short(comparison),
         marks=MARKS,

@@ -17,7 +17,7 @@ from bdl.contrib.distillation.scores import distances, scored, uncertainties
 from bdl.contrib.distillation.student import ClassOutputs, LabelOutputs, StudentOutputs, ValueOutputs, outputs_for
 from bdl.contrib.distillation.training import Distillation, parts_of, student_outputs
 from bdl.disk.files import write_atomically
-from bdl.display import Shown
+from bdl.display import Shown, count_of
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
@@ -53,7 +53,7 @@ class Distilled(Shown):
         kept = "with" if self.outputs.shares else "without"
         lines = {"outputs": f"{self.outputs.width}, {kept} the epistemic share", "step": f"{self.step:,}"}
         lines |= {name: f"{value:.4g}" for name, value in self.scores.items()}
-        return f"Distilled: {type(self.net).__name__} in place of {self.networks:,} networks", lines
+        return f"Distilled: {type(self.net).__name__} in place of {count_of(self.networks, 'network')}", lines
 
     def predict(self, data: Data) -> AnyPrediction:
         """The prediction for x (n, ...), or for a loader, as `Posterior.predict` gives it.

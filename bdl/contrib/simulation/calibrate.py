@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from bdl.contrib.certificate.certify import StoredRun
 from bdl.contrib.simulation.prior_draws import draw_from
 from bdl.contrib.simulation.ranks import Ranks
 from bdl.data import TensorBatches
+from bdl.display import print_whole
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.likelihoods.base import mean_loss
@@ -139,7 +139,7 @@ def calibrate(cfg: DictConfig) -> None:
     table = Table("quantity", "ranks of the truth, low to high", "p of uniform", box=None, pad_edge=False)
     for name, picture, p in ranks.rows():
         table.add_row(name, picture, f"{p:.3f}")
-    Console().print(table)
+    print_whole(table)
     print(f"{ranks.sentence()}: {run / FOLDER / RESULT}")
 
 

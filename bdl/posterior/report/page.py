@@ -15,6 +15,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bdl.disk.manifest import write_listed
+from bdl.display import count_of, figures
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.heads import SIMPLE, is_worse_than_start
@@ -175,16 +176,17 @@ def _worst(judged: Verdict, names: Sequence[str]) -> Check | Judgement | None:
 
 def _in_short(m: Mapping[str, float], values: Sequence[Values]) -> str:
     """The result in one sentence; empty without test scores."""
-    samples = "" if math.isnan(m["samples"]) else f" of {m['samples']:,.0f} networks"
+    samples = "" if math.isnan(m["samples"]) else f" of {count_of(m['samples'], 'network')}"
     if not math.isnan(m["test/bma/rmse"]):
         one, average, inside = m["test/one_sample/rmse"], m["test/bma/rmse"], m["test/bma/coverage_90"]
         errors = {v.units: v.units.scale * average for v in values}
         if len(values) > 1:
             errors = {of: m[f"test/bma/{of.name}/rmse"] for of in errors}
-        in_units = "".join(f", {e:.3g} in the units of {of.name}" for of, e in errors.items() if of.scale != 1)
+        in_units = "".join(f", {figures(e)} in the units of {of.name}" for of, e in errors.items() if of.scale != 1)
         return (
-            f"The average{samples} predicts the test set with an RMSE of {average:.3g} (one sample: {one:.3g})"
-            f"{in_units}, NLL {m['test/bma/nll']:.3f} nats. Its 90 % intervals hold {100 * inside:.0f} % of the data."
+            f"The average{samples} predicts the test set with an RMSE of {figures(average)} (one sample: "
+            f"{figures(one)}){in_units}, NLL {m['test/bma/nll']:.3f} nats. Its 90 % intervals hold "
+            f"{100 * inside:.0f} % of the data."
         )
     one, average = m["test/one_sample/accuracy"], m["test/bma/accuracy"]
     if math.isnan(one + average):
