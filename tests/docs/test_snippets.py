@@ -99,6 +99,12 @@ def test_words_with_brackets_are_quoted():
     assert [line for line in lines if set(line) & set("[]")] == []
 
 
+def test_commands_of_the_site_fit_into_a_window_of_1280_pixels():
+    pages = [page for page in PAGES if page.parent.name == "docs"]
+    lines = [(page.name, line) for page in pages for block in blocks(page, "bash") for line in block.code.splitlines()]
+    assert [(name, line) for name, line in lines if len(line) > 95] == []
+
+
 def keys_below(node, place: str = ""):
     """Every key of a YAML file with those above it: `collect.keep.every`."""
     for key, value in node.items() if isinstance(node, dict) else ():
