@@ -16,7 +16,8 @@ from pages import CONTRIBUTING, ROOT, blocks, commands, options
 
 import bdl
 
-FILES = {block.title: block.code for kind in ("python", "yaml") for block in blocks(CONTRIBUTING, kind) if block.title}
+PAGES = CONTRIBUTING, ROOT / "docs" / "own-network.md"  # the second has the likelihood
+FILES = {block.title: block.code for page in PAGES for block in blocks(page, "python", "yaml") if block.title}
 ROW = FILES.pop("tests/samplers/table.py")
 SHORT = ("chains=2", "collect.keep.burn_in=20", "collect.keep.every=10", "logger=none", "hydra.run.dir=run")
 

@@ -102,7 +102,8 @@ def test_words_with_brackets_are_quoted():
 def test_commands_of_the_site_fit_into_a_window_of_1280_pixels():
     pages = [page for page in PAGES if page.parent.name == "docs"]
     lines = [(page.name, line) for page in pages for block in blocks(page, "bash") for line in block.code.splitlines()]
-    assert [(name, line) for name, line in lines if len(line) > 95] == []
+    wide = [(name, line) for name, line in lines if len(line) > 95]
+    assert [(name, line) for name, line in wide if len(line.removesuffix("\\").split()) > 1] == []  # words are not cut
 
 
 def keys_below(node, place: str = ""):
