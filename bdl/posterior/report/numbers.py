@@ -29,6 +29,7 @@ from bdl.posterior.verdict import verdict
 from bdl.posterior.weights import energy_spreads
 
 AVERAGES = {
+    "constant": "a constant",
     "start": "start: deep ensemble",
     "one_sample": "one sample",
     "chain_bma": "one chain's average",
@@ -39,6 +40,7 @@ AVERAGES = {
 }
 CLASS_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "ece": "ECE", "brier": "Brier"}
 TOKEN_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "perplexity": "perplexity", "ece": "ECE"}
+OF_CLASSES = ("balanced_accuracy", "auc", "average_precision")
 VALUE_SCORES = {"rmse": "RMSE", "nll": "NLL (nats)", "crps": "CRPS", "coverage_90": "in 90 % interval"}
 _MEASURED = ("kinetic_temperature", "configurational_temperature")  # they scatter from row to row
 _CHAIN = ("noise_ratio", "t_eff", *_MEASURED)
@@ -148,7 +150,9 @@ def shown_score(score: str, value: float) -> str:
         return "–"
     if score.startswith("coverage"):
         return f"{100 * value:.1f} %"
-    return f"{100 * (1 - value):.2f}" if score == "accuracy" else f"{value:.4f}"
+    if score == "accuracy":
+        return f"{100 * (1 - value):.2f}"
+    return f"{value:.{4 if value == 0 else max(4, 1 - math.floor(math.log10(abs(value))))}f}"
 
 
 def _temperatures(posterior: Posterior, trace: TraceColumns | None) -> dict[str, float]:
@@ -285,6 +289,7 @@ def _chain_facts(metrics: Mapping[str, float]) -> list[str]:
     ]
     swaps = [v for k, v in metrics.items() if k.startswith("swap_rate/")]
     optional = {"acceptance": metrics.get("acceptance"), "ELBO": metrics.get("elbo")}
+    optional |= {name.replace("_", " "): metrics.get(f"test/bma/{name}") for name in OF_CLASSES}
     facts += [f"{name} {_text(value)}" for name, value in optional.items() if value is not None]
     facts += [f"swap rates {', '.join(_text(v) for v in swaps)}"] if swaps else []
     if "weight_ess" in metrics:
