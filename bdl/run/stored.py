@@ -67,7 +67,7 @@ def load_runs(
     mlp_library.let_evaluate(configs[0].get("compile") is not False)
     net: torch.nn.Module = Section[torch.nn.Module].of(configs[0].model).build().to(find_device(device))
     likelihood = own_likelihood(Section.of(configs[0].loss).build())  # it says what the outputs mean
-    return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]
+    return bdl.Posterior.opened(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]
 
 
 def read_run(run: Path, trust: Sequence[str] | str = (), skip_bad: bool = False) -> DictConfig:

@@ -167,7 +167,7 @@ def load_start(runs: Sequence[Path], posterior: bdl.Posterior, skip_bad: bool = 
     folders = [run / START for run in runs]
     if not all(folder.exists() for folder in folders):
         return None
-    start = bdl.Posterior.load(folders, posterior.net, skip_bad=skip_bad, likelihood=posterior.given_likelihood)
+    start = bdl.Posterior.opened(folders, posterior.net, skip_bad=skip_bad, likelihood=posterior.given_likelihood)
     start.read = posterior.read  # the module that holds the network may say how batches are read
     return start
 

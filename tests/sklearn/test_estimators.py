@@ -348,3 +348,14 @@ def test_groups_stay_together_in_a_fit_and_in_intervals(regressor, monkeypatch):
     assert (grouped[1] - grouped[0] > alone[1] - alone[0]).all()
     with pytest.raises(ValueError, match="groups has 3 values for 240 rows"):
         BayesianMLPRegressor(**SMALL).fit(X, y, groups=[1, 2, 3])
+
+
+def test_fit_tells_a_verdict_that_is_not_trust_once_and_keeps_it():
+    from sklearn.exceptions import ConvergenceWarning
+
+    x = np.random.default_rng(0).uniform(0, 10, (60, 1))
+    model = BayesianMLPRegressor(8, random_state=0, steps=60, chains=2, samples=5, prior_std=1.0, start=None)
+    with pytest.warns(ConvergenceWarning, match="^verdict: ") as said:
+        model.fit(x, np.sin(x[:, 0]))
+    assert len([w for w in said if issubclass(w.category, bdl.VerdictWarning)]) == 1 and said[0].filename == __file__
+    assert model.verdict_.outcome != "trust" and model.verdict_.line == str(said[0].message)
