@@ -203,6 +203,12 @@ def count_items(value: Any, axis: int = 0) -> int:
     return next((t.shape[axis] for t in tensors_in(value) if t.ndim > axis), 0)
 
 
+def count_targets(batch: Any, axis: int = 0) -> int:
+    """The number of items of a batch, by its target where it has one, by its first tensor else; 0 without one."""
+    inputs, target = _split(batch)
+    return count_items(target, axis) or count_items(inputs, axis)
+
+
 def part_of(value: Any, items: slice, axis: int = 0) -> Any:
     """The same batch or inputs with some of the items. Tensors of another length than that of the first stay whole."""
     total, where = count_items(value, axis), (slice(None),) * axis + (items,)

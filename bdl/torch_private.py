@@ -1,7 +1,8 @@
 """What bdl reads of torch's private names, each in one place.
 
 A torch that lacks one of the names is served by a slower way: tensors are copied one by one, a module counts as one
-that somebody watches, compiled code runs evaluations too, and no network takes outputs that another one has computed.
+that somebody watches, compiled code runs evaluations too, no network takes outputs that another one has computed, and
+nobody notices that losses are means over different numbers of items.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from bdl.errors import ConfigError
 
 Call = Callable[..., Any]
 
+FAR = 16  # operations between a loss and what it is a mean over: sums, factors, a second term
 _foreach_copy: Any = getattr(torch, "_foreach_copy_", None)
 
 
@@ -65,6 +67,19 @@ def has_hooks(module: nn.Module) -> bool:
 def has_tensor_hooks(tensor: Tensor) -> bool:
     """Whether somebody reads or changes the gradient of a tensor, before or after it is accumulated."""
     return any(getattr(tensor, name, True) for name in ("_backward_hooks", "_post_accumulate_grad_hooks"))
+
+
+def reduced_shape(loss: Tensor) -> tuple[int, ...]:
+    """The shape of what a () or (C,) loss is a mean over, by autograd's graph; () where it is not known."""
+    node, passed = loss.grad_fn, ((), tuple(loss.shape))
+    for _ in range(FAR):
+        kept = getattr(node, "_input_metadata", None)
+        if not kept:
+            break
+        if (shape := tuple(kept[0].shape)) not in passed:
+            return shape
+        node = node.next_functions[0][0] if node is not None and node.next_functions else None
+    return ()
 
 
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:

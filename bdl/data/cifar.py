@@ -31,6 +31,20 @@ PIXELS = {
     10: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     100: ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
+NAMES = {  # of the classes, in the order of their labels
+    10: """
+        airplane automobile bird cat deer dog frog horse ship truck
+    """.split(),
+    100: """
+        apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+        castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+        elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
+        man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+        pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+        skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
+        tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+    """.split(),
+}
 
 
 class CIFARDataModule(TensorDataModule):
@@ -93,7 +107,7 @@ class CIFARDataModule(TensorDataModule):
         train = (x[kept], y[kept]) if len(held_out) else (x, y)  # no copy of all images
         splits = {"train": train, "val": (x[held_out], y[held_out]), "test": (data["x_test"], data["y_test"])}
         super().__init__(
-            splits, batch_size=128 if batch_size == "auto" else batch_size, labels=[str(k) for k in range(count)],
+            splits, batch_size=128 if batch_size == "auto" else batch_size, labels=NAMES[count],
             augment=augment,
             transform=Normalise(*PIXELS[count], channels_last), workers=workers if loader == "torch" else None,
             **batching,

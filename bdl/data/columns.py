@@ -103,11 +103,12 @@ class Rows:
     Splits of a table are rows of the same one, because a copy of each split would double the memory of a large table.
 
     Args:
-        table: all rows, with a row number for index.
+        table: the columns of all rows by name, with a row number for index. A frame of pandas copies its list of all
+            columns whenever it gives up one.
         at: (n,) positions of these rows.
     """
 
-    table: Frame
+    table: dict[str, Series]
     at: np.ndarray
 
     def __len__(self) -> int:
@@ -115,7 +116,7 @@ class Rows:
 
     @property
     def columns(self) -> pd.Index:
-        return self.table.columns
+        return pd.Index(self.table)
 
     def __getitem__(self, name: str) -> Series:
         return self.table[name].iloc[self.at]
@@ -173,8 +174,8 @@ class TableSplit:
         if self.all_rows:
             every, *others = tables.values()
             if any(rows.table is not every.table for rows in others):  # one file for each
-                table = pd.concat([rows.table.iloc[rows.at] for rows in tables.values()])
-                every = Rows(table, np.arange(len(table)))
+                table = {name: pd.concat([rows[name] for rows in tables.values()]) for name in every.columns}
+                every = Rows(table, np.arange(sum(map(len, tables.values()))))
             elif others:
                 every = Rows(every.table, np.concatenate([rows.at for rows in tables.values()]))
             none = every.take(np.arange(0))

@@ -15,6 +15,7 @@ from bdl.data.values import Frame, Series, as_texts
 MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 DATE = re.compile(
     rf"(\d{{1,4}}[-/.]\d{{1,2}}[-/.]\d{{1,4}}([ T].*)?|\d{{1,2}}:\d{{2}}(:\d{{2}}.*)?|\d{{4}}-\d{{2}}"
+    rf"|\d{{1,2}}(:\d{{2}})?\s?[ap]m"
     rf"|(19|20)\d{{2}}[01]\d[0-3]\d|\d{{1,2}}[ -]{MONTH}[ ,-]+\d{{2,4}}.*|{MONTH} \d{{1,2}},? \d{{4}}.*)",
     re.IGNORECASE,
 )
@@ -24,13 +25,15 @@ DAYS = (
     "%m/%d/%y", "%d-%m-%Y", "%m-%d-%Y", "%d-%m-%y", "%m-%d-%y", "%d %b %Y", "%d %B %Y", "%d-%b-%Y", "%d-%b-%y",
     "%b %d, %Y", "%B %d, %Y", "%b %d %Y", "%B %d %Y",
 )  # fmt: skip
-TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
+TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%I %p", "%I%p")
+POINTS = "%H.%M.%S"  # read where the texts are no dates: 10.11.12 is one
 FORMATS = (*DAYS, *TIMES, *(f"{day}{sign}{time}" for day in DAYS for sign in (" ", "T") for time in TIMES))
 ORDERED = re.compile("%([dm])[/-]%[dm]")  # a format whose dates may not tell the day from the month
 TYPED = "ISO8601"  # stands for the format where the type of the column says that it holds dates
 CIRCLES = {"month": 12, "weekday": 7, "hour": 24}  # parts that begin again after so many
 DROP = "data.drop={columns} leaves this out"
-WAYS = f"write all in one way, such as 2020-04-03 10:30; or {DROP}"
+WAYS = f"write all in one way, such as 2020-04-03 10:30, 03.04.2020, 18:00 or 6 pm; or {DROP}"
+NEXT = 2035  # years of two digits that begin with this one may be those of the century before
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ def holds_dates(values: Series) -> bool:
     if pd.api.types.is_datetime64_any_dtype(values) or isinstance(present.iloc[0], dt.date | dt.time | pd.Period):
         return True
     numeric = pd.api.types.is_numeric_dtype(values)
+    if numeric and not 19000101 <= present.iloc[0] <= 20991231:  # most columns of numbers end here
+        return False
     if numeric and not (present.between(19000101, 20991231) & (present % 1 == 0)).all():
         return False
     return as_texts(present).map(lambda text: DATE.fullmatch(text) is not None).mean() >= 0.9
@@ -98,12 +103,19 @@ def find_format(values: Series, day_first: bool | None) -> tuple[str, str]:
     zone, some = zones.iloc[0], [texts.iloc[i] for i in (0, len(texts) // 2, -1)]
     read = {f: parse(texts, f, zone) for f in FORMATS if any(_fits(text.removesuffix(zone), f) for text in some)}
     whole = {format: dates for format, dates in read.items() if dates.notna().all()}
+    if not whole and texts.str.fullmatch(r"\d{1,2}\.\d\d\.\d\d").all() and parse(texts, POINTS, "").notna().all():
+        return POINTS, ""
     if not whole:
         dates = max(read.values(), key=lambda dates: dates.notna().sum(), default=pd.Series(pd.NaT, texts.index))
         other = "" if dates.isna().all() else f", and is written like '{texts[dates.notna()].iloc[0]}' elsewhere"
         what = f"has '{texts[dates.isna()].iloc[0]}' among its dates{other}"
         raise Refused(name, what, f"{WAYS}, and data.categorical={{columns}} takes all as categories")
-    return _told_apart(name, texts, whole, day_first), zone
+    format = _told_apart(name, texts, whole, day_first)
+    if "%y" in format and (late := whole[format].dt.year >= NEXT).any():
+        years = whole[format][late].dt.year
+        what = f"has years of two digits such as '{texts[late].iloc[0]}', which may be {years.iloc[0] - 100} or "
+        raise Refused(name, f"{what}{years.iloc[0]}", f"write them with four digits; or {DROP}")
+    return format, zone
 
 
 def _fits(text: str, format: str) -> bool:  # of pandas, this question takes ten times as long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -14,14 +15,17 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from bdl.advice import override
 from bdl.data.dates import DROP, DateColumn, holds_dates
-from bdl.data.frame import as_value, brief_list, require_columns
+from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, is_rounding, of_each
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
 Column = NumberColumn | CategoryColumn | DateColumn
+FAR = 10.0  # standard deviations from the mean, below which no input is called far: a few rows bound nothing
 KINDS: dict[str, type[Column]] = {"number": NumberColumn, "category": CategoryColumn, "date": DateColumn}
+MOST_BYTES = 2**32  # of categories as inputs, of all training rows
 NESTED = (list, tuple, dict, set, np.ndarray)
 
 
@@ -46,10 +50,11 @@ class InputEncoding:
         columns = tuple(column for column in learned if column is not None)
         if not columns:
             raise ConfigError(f"{place}: no column has information about the target: give a table with inputs")
+        _refuse_many_inputs(columns, len(frame), place)
         numbers = [column.name for column in columns if isinstance(column, NumberColumn)]
         if numbered := [name for name in numbers if _numbers_rows(frame[name])]:
             line = f"{place}: {brief_list(numbered)} has another whole number in every row, as numbers of rows have:"
-            warnings.warn(f"{line} data.id={as_value(numbered)} makes it no input", BdlWarning, stacklevel=2)
+            warnings.warn(f"{line} {override('data.id', numbered)} makes it no input", BdlWarning, stacklevel=2)
         if constant := [name for name, column in zip(names, learned, strict=True) if column is None]:
             line = f"{place}: {brief_list(constant)} left out: the same value in all training rows, to 12 digits"
             warnings.warn(line, BdlWarning, stacklevel=2)
@@ -77,6 +82,26 @@ class InputEncoding:
         parts = of_each(lambda column: column.encode(take(column.name), place).astype(np.float32), self.columns, place)
         return torch.from_numpy(np.concatenate(parts, 1))
 
+    def warn_of_far(self, frame: Frame, rows: int, place: str) -> None:
+        """Warn of numbers beyond all that training rows have, as those in another unit are; one line for all columns.
+
+        Of N numbers none is farther from their mean than std sqrt(N - 1).
+
+        rows: N, how many training rows there were.
+        """
+        bound, said = max(FAR, math.sqrt(max(0, rows - 1))), []
+        for column in (column for column in self.columns if isinstance(column, NumberColumn)):
+            distance = (as_numbers(frame[column.name]) - column.mean).abs()
+            if count := int((far := distance > bound * column.std).sum()):
+                example, row = frame[column.name][far].iloc[0], frame.index[far][0] + 1
+                what = f"{column.name} in {count:,} of {len(frame):,} rows ({100 * count / len(frame):.3g} %), "
+                said.append(f"{what}{example:g} in row {row}, and {column.mean:.3g} ± {column.std:.2g} in training")
+        if said:
+            line = f"{place}: inputs are far from all training rows: {'; '.join(said[:8])}"
+            more = f"; ... ({len(said)} columns in all)" if len(said) > 8 else ""
+            remedy = "predictions of these rows say nothing; correct the numbers, or give them in the unit of training"
+            warnings.warn(f"{line}{more}: {remedy}", BdlWarning, 3)
+
     def to_plain(self) -> list[dict[str, Any]]:
         """The columns as values that JSON can hold."""
         names = {kind: name for name, kind in KINDS.items()}
@@ -94,6 +119,19 @@ def _fields(column: Mapping[str, Any]) -> dict[str, Any]:
     return fields | ({"parts": tuple(NumberColumn(**p) for p in fields["parts"])} if "parts" in fields else {})
 
 
+def _refuse_many_inputs(columns: Sequence[Column], rows: int, place: str) -> None:
+    """Raise ConfigError where categories take more memory as inputs than a machine can be asked for."""
+    categories = [column for column in columns if isinstance(column, CategoryColumn)]
+    inputs = sum(len(column.levels) + 1 for column in categories)
+    if 4 * inputs * rows > MOST_BYTES:
+        widest = max(categories, key=lambda column: len(column.levels))
+        raise ConfigError(
+            f"{place}: categories make {inputs:,} inputs for {rows:,} rows, {4 * inputs * rows / 2**30:.1f} GiB"
+            f", {len(widest.levels):,} of them {widest.name}: {override('data.drop', [widest.name])} leaves it out, a "
+            "lower data.max_levels refuses such columns"
+        )
+
+
 def _numbers_rows(values: Series) -> bool:
     """Whether whole numbers name the rows: all differ, in the order of the rows or in a column named so."""
     if not pd.api.types.is_integer_dtype(values) or not values.is_unique or len(values) < 10:
@@ -109,12 +147,13 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
     name = str(values.name)
     if values.dtype == object and values.map(lambda value: isinstance(value, NESTED)).any():
         raise Refused(name, "holds lists", f"{DROP}, or make columns of them")
-    numeric = pd.api.types.is_numeric_dtype(values)
-    if values.isna().all():
+    numeric, missing = pd.api.types.is_numeric_dtype(values), values.isna()
+    if missing.all():
         return None
-    constant = is_rounding(values) if pd.api.types.is_float_dtype(values) else values.nunique() == 1
-    if constant and not values.isna().any():
-        return None
+    if not missing.any():
+        floats = pd.api.types.is_float_dtype(values)
+        if is_rounding(as_numbers(values).to_numpy()) if floats else values.nunique() == 1:
+            return None
     categories = categorical or holds_truth_values(values) or isinstance(values.dtype, pd.CategoricalDtype)
     if not categories and holds_dates(values):
         return DateColumn.learn(values, day_first)
@@ -129,9 +168,11 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
             values, "correct them, add the word to data.missing, or set data.categorical={columns}"
         )
     if (count := as_texts(values).nunique()) > max_levels:
+        repeated = count <= len(values) / 2
+        grouped = "data.group={columns} keeps rows of one value on one side, " if repeated else ""
         raise Refused(
             name, f"has {count} different texts in {len(values)} training rows, more than data.max_levels={max_levels}",
-            f"{DROP}, data.id={{columns}} keeps them beside predictions, and a higher data.max_levels takes them as "
-            "categories",
+            f"{DROP}, {grouped}data.id={{columns}} keeps them beside predictions, and a higher data.max_levels "
+            "takes them as categories",
         )  # fmt: skip
     return CategoryColumn.learn(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Mapping, Sized
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def fingerprint(loader: Any) -> dict[str, Any]:
         about = {"augment": identity(batches.augment), "transform": identity(batches.transform)}
         x: Any = batches.x
         if not isinstance(x, Tensor):  # images in files
-            return {**_of_tensors((batches.y,)), "files": _digest(x.paths), **about}
+            return {**_of_tensors((batches.y,)), "files": digest(x.paths), **about}
         return _of_tensors((x, batches.y)) | about
     dataset = loader.dataset
     tensors = getattr(dataset, "tensors", None)
@@ -46,7 +47,7 @@ def fingerprint(loader: Any) -> dict[str, Any]:
 
 def _of_tensors(tensors: tuple[Tensor, ...]) -> dict[str, Any]:
     each = tuple(t[0] for t in tensors)
-    return {"items": len(tensors[0]), "item": structure(each), "sha256": _digest(tensors)}
+    return {"items": len(tensors[0]), "item": structure(each), "sha256": digest(tensors)}
 
 
 def _of_items(dataset: Sized) -> dict[str, Any]:
@@ -63,10 +64,11 @@ def _read(dataset: Any, rows: list[int]) -> tuple[str, str]:
         for seed in (torch.manual_seed, np.random.seed, random.seed):
             seed(0)
         items = [dataset[row] for row in rows]
-    return structure(items[0]), _digest(items)
+    return structure(items[0]), digest(items)
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
+    """A checksum of the values of an item; for images in files, of the files' names and sizes."""
     checksum = hashlib.sha256()
     _add(checksum, value)
     return checksum.hexdigest()[:16]
@@ -80,6 +82,8 @@ def _add(checksum: Any, value: Any) -> None:
         checksum.update(value.flatten().view(torch.uint8).numpy())
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
         _add(checksum, torch.from_numpy(np.ascontiguousarray(value)) if value.dtype.kind in "biuf" else str(value))
+    elif isinstance(paths := getattr(value, "paths", None), list):
+        _add(checksum, [[Path(path).name, Path(path).stat().st_size] for path in paths])
     elif isinstance(value, bool | int | float | str | None):
         checksum.update(repr(value).encode())
     elif isinstance(value, Mapping):

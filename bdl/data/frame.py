@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,13 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
+from bdl.data.field_counts import refuse_comment, refuse_ragged, telling_counts
+from bdl.data.number_columns import number_columns
 from bdl.data.text_encoding import UTF8, guess_encoding, python_name, warn_of_utf8
-from bdl.data.values import BETWEEN, EXACT, NUMBER, SIGNS, Frame, Series, with_numbers
-from bdl.disk.files import is_on_disk, open_regular
+from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, with_numbers
+from bdl.disk.files import is_on_disk
 from bdl.errors import BdlWarning, ConfigError
+from bdl.interrupts import interruptible
 
 Format = Literal["csv", "parquet"]
 NO_SEPARATORS = '\n\r"\\'  # pandas takes them for ends of lines, and around fields
@@ -46,7 +48,7 @@ class Reading:
         decimal: the decimal point of a CSV file: point, comma, or the sign itself.
         thousands: the sign between the thousands of its numbers: none, comma, point, space, apostrophe, or the sign.
         missing: words that mean a missing value, besides an empty field and those that pandas knows (NA, NaN, null,
-            ...; but None is a text).
+            ...; but None is a text). "weight=0" means that 0 is one in the column weight alone.
         day_first: whether 03/04/2020 is 3 April; None finds it, and refuses dates that do not tell.
         encoding: of a CSV file, by Python's name such as "latin-1"; None guesses it of each file, see `guess_encoding`.
 
@@ -87,7 +89,7 @@ class Reading:
         with self._file(path, name) as place:
             frame = _read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name, text)
         names = [str(column).strip() for column in frame.columns]
-        if doubled := [column for column in names if names.count(column) > 1]:
+        if doubled := [column for column, count in Counter(names).items() if count > 1]:
             raise ConfigError(f"{name} has two columns with the name {doubled[0]!r}: rename one of them")
         frame.columns = names
         if frame.empty:
@@ -95,10 +97,22 @@ class Reading:
         thousands = None if self.thousands == "none" else BETWEEN.get(self.thousands, re.escape(self.thousands))
         signs = (SIGNS.get(self.decimal, self.decimal), thousands) if self.format == "csv" else (".", None)
         frame = with_numbers(frame, text, *signs)
-        words = [float(word) for word in self.missing if NUMBER.fullmatch(word)]  # -999 stands for -999.0 too
-        for column in frame if words else ():
-            frame[column] = frame[column].mask(frame[column].isin(words))
-        return _without_row_numbers(frame, name)
+        if key == "data.path":
+            own = [name for name, _ in map(_parted, self.missing) if name]
+            require_columns(frame, own, "data.missing names ", place.name)
+        return _without_row_numbers(self.with_gaps(frame), name)
+
+    def with_gaps(self, frame: Frame) -> Frame:
+        """The table with gaps in the place of all that means a missing value. -999 stands for -999.0 too."""
+        general = [word for name, word in map(_parted, self.missing) if not name]
+        gaps = {}
+        for column in frame:
+            words = [*general, *(word for name, word in map(_parted, self.missing) if name == column)]
+            if pd.api.types.is_numeric_dtype(frame[column]):
+                words = [float(word) for word in words if NUMBER.fullmatch(word)]
+            if words and (missing := frame[column].isin(words)).any():
+                gaps[column] = frame[column].mask(missing)
+        return frame.assign(**gaps) if gaps else frame
 
     def _read_csv(self, path: Path, key: str, name: str, text: Collection[str]) -> Frame:
         """Columns of plain numbers, and all fields of the others as texts without blanks around them; NaN for gaps."""
@@ -109,6 +123,7 @@ class Reading:
         )
         read_texts = partial(read, dtype="str", na_filter=False)
         header = read_texts(nrows=1)  # first, because rows under another separator may have any number of fields
+        refuse_comment(path, name, encoding, separator)
         if header.shape[1] == 1:
             self._refuse_one_column(header.iloc[0, 0], key, name)
         names, gaps = [str(field).strip() for field in header.iloc[0]], [*GAPS, *self.missing]
@@ -117,14 +132,18 @@ class Reading:
             read_numbers = partial(read, decimal=SIGNS.get(self.decimal, self.decimal), na_values=gaps)
             asked = [i for i, column in enumerate(names) if column not in text]
             read_numbers, rows = partial(read_numbers, keep_default_na=False), max(ROWS, CELLS // len(names))
-            columns = _number_columns(read_numbers, path, asked, rows)
+            with telling_counts(path, name, encoding, separator):
+                columns = number_columns(read_numbers, path, asked, rows)
         if others := [i for i in range(len(names)) if i not in columns]:
-            fields = read_texts(usecols=others).iloc[1:].reset_index(drop=True)
+            with telling_counts(path, name, encoding, separator):  # with usecols, pandas drops fields that are too many
+                fields = read_texts(usecols=others if columns else None).iloc[1:].reset_index(drop=True)
             for i in others:
                 texts = fields.pop(i).str.strip()
                 columns[i] = texts.mask(texts.isin(gaps))
         frame = pd.DataFrame({i: columns[i] for i in range(len(names))}, copy=False)
         frame.columns = [column or f"Unnamed: {i}" for i, column in enumerate(names)]
+        if frame.iloc[:, -1].isna().any():  # a row with too few fields looks so too
+            refuse_ragged(path, name, encoding, separator)
         return frame
 
     def of_file(self, path: str | Path, key: str = "data.path") -> Reading:
@@ -148,7 +167,8 @@ class Reading:
         if self.format == "parquet" and not find_spec("pyarrow"):
             raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
         try:
-            yield place
+            with interruptible():
+                yield place
         except ConfigError:  # a ValueError too
             raise
         except pd.errors.EmptyDataError as error:
@@ -201,13 +221,20 @@ def locate(path: str | Path) -> Path:
 
 def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) -> None:
     """Raise ConfigError unless the table has all these columns."""
-    absent = [column for column in columns if column not in frame.columns]
+    present = frame.columns
+    absent = [column for column in columns if column not in present]
     if absent:
         lowered = {column.lower(): column for column in frame.columns}
         near = difflib.get_close_matches(absent[0].lower(), lowered, 1)
         hint = f"did you mean {lowered[near[0]]}?" if near else f"it has {brief_list(list(frame.columns))}"
         names = brief_list(absent)
         raise ConfigError(f"{key}{names}: {place} has no such column{'s' if len(absent) > 1 else ''}; {hint}")
+
+
+def _parted(word: str) -> tuple[str, str]:
+    """The column and the word of "weight=0"; an empty column for a word that counts in all."""
+    name, _, value = word.rpartition("=")
+    return name, value
 
 
 def brief_list(names: Sequence[str], most: int = 8) -> str:
@@ -217,53 +244,6 @@ def brief_list(names: Sequence[str], most: int = 8) -> str:
     'a, b, ... (3 in all)'
     """
     return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])}, ... ({len(names)} in all)"
-
-
-def as_value(names: Sequence[str]) -> str:
-    """The names as a value on a command line. Signs that Hydra does not take need quotes, and so do numbers.
-
-    >>> as_value(["age", "price ($)", "Größe", "2020"])
-    '[age,"price ($)","Größe","2020"]'
-    """
-    # Hydra reads letters beyond ASCII as an error, and 2020, true or null as no text
-    plain = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*")
-    quoted = (name if plain.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in names)
-    return f"[{','.join(quoted)}]"
-
-
-def _number_columns(read: Callable[..., Any], path: Path, asked: Sequence[int], rows: int) -> dict[int, np.ndarray]:
-    """The columns of plain numbers, by position: (rows,) int64, or float64 with NaN for gaps.
-
-    A column is left out if it has a field that is no finite number, no number at all, or numbers beyond 2^53, of which
-    float64 does not have all: the caller then looks at its fields as they are written. The file is parsed in parts, so
-    that a table takes 8 bytes a cell, without a text for each.
-
-    Args:
-        read: opens the file as `pandas.read_csv` does, with a first line that is no row.
-        asked: positions of the columns that may be of numbers.
-        rows: how many of them are parsed at once.
-    """
-    with open_regular(path) as file:
-        blocks = iter(partial(file.read, 2**20), b"")
-        most = 1 + sum(block.count(b"\n") + block.count(b"\r") for block in blocks)  # no fewer than there are rows
-    columns: dict[int, Any] = {i: np.empty(most) for i in asked}  # pages that are not written take no memory
-    whole, count = set(columns), 0
-    with read(chunksize=rows, low_memory=False) as parts:  # pandas would divide the parts further
-        parts.get_chunk(1)
-        for part in parts:
-            kinds = [dtype.kind for dtype in part.dtypes]
-            columns = {i: column for i, column in columns.items() if kinds[i] in "if"}
-            whole -= {i for i in columns if kinds[i] == "f"}
-            # together, because a column of pandas costs as much as the parsing of a hundred numbers
-            values = part[list(columns)].to_numpy(np.float64).T
-            plain = (np.isnan(values) | (np.abs(values) < EXACT)).all(1)
-            for column, numbers in zip(columns.values(), values, strict=True):
-                column[count : count + len(part)] = numbers
-            columns = {i: column for (i, column), kept in zip(columns.items(), plain, strict=True) if kept}
-            count += len(part)
-    for i, column in columns.items():
-        columns[i] = column[:count].astype(np.int64) if i in whole else column[:count]
-    return {i: column for i, column in columns.items() if i in whole or not np.isnan(column).all()}
 
 
 def _read_parquet(path: Path) -> Frame:

@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from bdl.data.augment import Augment, Normalise
+from bdl.data.image_losses import Losses, warn_of_copies, warn_of_other_formats
 from bdl.data.loader import Batching
 from bdl.data.split import split_by_seed
 from bdl.data.tensors import TensorDataModule
@@ -120,9 +121,12 @@ class ImageFolderDataModule(TensorDataModule):
             raise ConfigError(f"data.size must be at least 1 pixel, got {size}")
         folder = Path(path).expanduser()
         self.files, self.classes = find_images(folder, test_fraction, val_fraction, split_seed, fold)
-        for name, _ in (item for items in self.files.values() for item in items):
-            with _opened(name):  # reads the header, which costs little
-                pass
+        names, losses = [name for items in self.files.values() for name, _ in items], Losses()
+        for name in names:
+            with _opened(name) as image:  # reads the header, which costs little
+                losses.look_at(name, image)
+        losses.warn(len(names))
+        warn_of_copies(self.files, self.classes)
         paths = {split: ImageFiles([name for name, _ in items], size) for split, items in self.files.items()}
         labels = {s: torch.tensor([label for _, label in items]).long() for s, items in self.files.items()}
         self.size = size
@@ -198,7 +202,7 @@ def _files_below(folder: Path, held: dict[str, str]) -> list[str]:
     Warns of links that lead nowhere, pipes and the like, which are left out. Raises ConfigError for a folder that
     cannot be read, and for one of another class, whose images would have two labels.
     """
-    folders, above = [], {str(parent) for parent in Path(os.path.realpath(folder)).parents}
+    folders, left_out, above = [], [], {str(parent) for parent in Path(os.path.realpath(folder)).parents}
     for root, inside, names in os.walk(folder, onerror=_refuse_unread, followlinks=True):
         place = os.path.realpath(root)
         if place in above or held.get(place) == folder.name:  # a link that leads back would multiply the images
@@ -211,7 +215,9 @@ def _files_below(folder: Path, held: dict[str, str]) -> list[str]:
             )
         held[place] = folder.name
         inside[:] = [name for name in inside if name[0] != "."]
+        left_out.append((root, [name for name in names if name[0] != "."]))
         folders.append((root, [name for name in sorted(names) if name[0] != "." and name.lower().endswith(EXTENSIONS)]))
+    warn_of_other_formats(os.path.join(root, name) for root, names in left_out for name in names)
     every = [os.path.join(root, name) for root, names in sorted(folders) for name in names]
     files, no_files = ([path for path in every if _ends(path) is kept] for kept in (True, False))
     if no_files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from bdl.data.frame import as_value, brief_list
+from bdl.advice import override
+from bdl.data.frame import brief_list
 from bdl.data.values import EXACT, Series, as_numbers, as_texts, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
@@ -25,7 +27,7 @@ CORRECT = "correct them, or leave the fields empty"
 
 @dataclass(eq=False)
 class Refused(Exception):
-    """A column that cannot be used as it is: what it has, and the remedy, in which {columns} stands for its name."""
+    """A column that cannot be used as it is: what it has, and the remedy; `key={columns}` in it names it."""
 
     name: str
     what: str
@@ -50,7 +52,9 @@ def of_each(function: Callable[[T], R], items: Iterable[T], place: str) -> list[
     for remedy, alike in by_remedy.items():
         start = "" if lines else f"{place}: "
         faults = brief_list([f"{fault.name} {fault.what}" for fault in alike])
-        lines.append(f"{start}{faults}: {remedy.replace('{columns}', as_value([fault.name for fault in alike]))}")
+        names = [fault.name for fault in alike]
+        advice = re.sub(r"(\S+)=\{columns\}", lambda key, names=names: override(key[1], names), remedy)
+        lines.append(f"{start}{faults}: {advice}")
     if lines:
         raise ConfigError("; ".join(lines))
     return made
@@ -74,16 +78,19 @@ class NumberColumn:
     def learn(values: Series, remedy: str = CORRECT) -> NumberColumn:
         """Raises Refused for text, and for numbers that double precision does not hold."""
         numbers = finite_numbers(values, remedy)
-        unit = unit_of(numbers)  # in it, the sum of the two in the middle is finite
-        fill = unit * float((numbers / unit).median())
-        mean, std = standardisation(numbers.fillna(fill))
-        return NumberColumn(str(values.name), mean, std, fill, bool(numbers.isna().any()))
+        seen = numbers.to_numpy()
+        gaps = np.isnan(seen)
+        unit = unit_of(seen[~gaps])  # in it, the sum of the two in the middle is finite
+        fill = unit * float(np.median(seen[~gaps] / unit))
+        mean, std = standardisation(numbers.fillna(fill) if gaps.any() else numbers)
+        return NumberColumn(str(values.name), mean, std, fill, bool(gaps.any()))
 
     def encode(self, values: Series, place: str) -> np.ndarray:
         """(n, 1 or 2). Raises Refused for text, for infinite numbers, and for those too far from the mean."""
         numbers = finite_numbers(values, CORRECT)
-        scaled = standardised(numbers.fillna(self.fill), self.mean, self.std)
-        return with_gaps(self, [scaled[:, None]], numbers.isna(), place, f"its median, {self.fill:g}")
+        missing = numbers.isna()
+        scaled = standardised(numbers.fillna(self.fill) if missing.any() else numbers, self.mean, self.std)
+        return with_gaps(self, [scaled[:, None]], missing, place, f"its median, {self.fill:g}")
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,8 @@ class CategoryColumn:
         """(n, levels + 1 or 2). Warns of levels that no training row has, and counts their rows."""
         texts = as_texts(values)
         codes = pd.Index(self.levels).get_indexer(pd.Index(texts.fillna(self.fill)))
-        one_hot = np.eye(len(self.levels) + 1)[codes]  # -1 is the last level
+        one_hot = np.zeros((len(codes), len(self.levels) + 1), np.float32)
+        one_hot[np.arange(len(codes)), codes] = 1  # -1 is the last level
         encoded = with_gaps(self, [one_hot], texts.isna(), place, f"the most frequent category, {self.fill}")
         if (unseen := codes < 0).any():
             warnings.warn(
@@ -119,13 +127,13 @@ class CategoryColumn:
         return encoded
 
 
-def unit_of(numbers: Series) -> float:
+def unit_of(numbers: np.ndarray) -> float:
     """The power of two just below the largest of these numbers.
 
     In this unit, squares of numbers beyond 1e154 do not overflow, and squares of numbers below 1e-162 do not vanish.
     The division by a power of two is exact: mean and standard deviation of other numbers keep their last bit.
     """
-    return 2.0 ** (int(np.frexp(numbers.abs().max())[1]) - 1)
+    return 2.0 ** (int(np.frexp(np.abs(numbers).max())[1]) - 1)
 
 
 def standardisation(numbers: Series) -> tuple[float, float]:
@@ -133,19 +141,20 @@ def standardisation(numbers: Series) -> tuple[float, float]:
 
     Raises Refused for numbers whose differences double precision does not hold.
     """
-    low, high = float(numbers.min()), float(numbers.max())
-    if is_rounding(numbers):
+    values = numbers.to_numpy()
+    low, high = float(values.min()), float(values.max())
+    if is_rounding(values):
         return low, 1.0
-    unit = unit_of(numbers)
-    mean, std = unit * float((numbers / unit).mean()), unit * float((numbers / unit).std(ddof=0))
+    unit = unit_of(values)
+    mean, std = unit * float((values / unit).mean()), unit * float((values / unit).std())
     if not 0 < std or math.isinf(high - low):
         what = f"goes from {low:g} to {high:g}, which double precision does not hold"
         raise Refused(str(numbers.name), what, "give it in other units")
     return mean, std
 
 
-def is_rounding(numbers: Series) -> bool:
-    """Whether finite numbers are equal to 12 digits, unless they are whole numbers, which are exact."""
+def is_rounding(numbers: np.ndarray) -> bool:
+    """Whether finite numbers, without gaps, are equal to 12 digits, unless they are whole numbers, which are exact."""
     low, high = float(numbers.min()), float(numbers.max())
     largest = max(abs(low), abs(high))
     if low == high or not 0 < largest < math.inf:
@@ -155,7 +164,7 @@ def is_rounding(numbers: Series) -> bool:
 
 def standardised(numbers: Series, mean: float, std: float) -> np.ndarray:
     """(n,) (number - mean) / std. Raises Refused where that is no number of single precision, as networks take."""
-    scaled = ((numbers - mean) / std).to_numpy()
+    scaled = (numbers.to_numpy() - mean) / std
     if (far := ~(np.abs(scaled) < LARGEST)).any():
         example, row = numbers[far].iloc[0], numbers.index[far][0] + 1
         what = f"has {example:g} in row {row}, too far from the mean {mean:g} ({far.sum()} of {len(far)} rows)"
@@ -169,11 +178,14 @@ def finite_numbers(values: Series, remedy: str) -> Series:
     Raises Refused for text and infinite numbers, and for whole numbers that float64 does not tell apart.
     """
     numbers = as_numbers(values)
-    if pd.api.types.is_integer_dtype(values) and numbers.nunique() < values.nunique():
+    largest = float(np.abs(numbers.to_numpy()).max(initial=0.0, where=numbers.notna().to_numpy()))
+    if largest >= EXACT and pd.api.types.is_integer_dtype(values) and numbers.nunique() < values.nunique():
         example = values[values.abs() > EXACT].iloc[0]
         what = f"has whole numbers beyond 2^53 such as {example}, which double precision does not tell apart"
         raise Refused(str(values.name), what, "data.categorical={columns} for codes, data.drop={columns} leaves it out")
-    bad = (numbers.isna() & values.notna() | np.isinf(numbers)).to_numpy()
+    bad = np.isinf(numbers.to_numpy())
+    if not pd.api.types.is_numeric_dtype(values):
+        bad |= (numbers.isna() & values.notna()).to_numpy()
     if bad.any():
         example, row = values[bad].iloc[0], values.index[bad][0] + 1
         hint = number_hint(values[bad])

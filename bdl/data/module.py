@@ -89,6 +89,13 @@ class DataModule(L.LightningDataModule):
         """
         return {}
 
+    def checksums(self) -> dict[str, str]:
+        """A checksum of the items and labels of each split, as far as they are in memory or in files of known sizes.
+
+        A run records them, and says later when it is evaluated on others.
+        """
+        return {}
+
     def preprocessing(self) -> dict[str, Any] | None:
         """Plain values that make inputs of new data and undo the standardisation of targets; None where there are none.
 

@@ -16,12 +16,15 @@ from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
 from bdl.data.exposure import ExposureColumn, positive_numbers
 from bdl.data.frame import Format, Reading, locate
+from bdl.data.group_question import warn_of_groups
 from bdl.data.kinds import of_each
 from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
+from bdl.data.missing_codes import warn_of_codes
 from bdl.data.repeated import warn_of_repeated
 from bdl.data.table_encoding import TableEncoding, checksum
 from bdl.data.target import ClassTarget
+from bdl.data.target_copies import warn_of_copies
 from bdl.data.targets import (
     NumberTargets,
     labels_of,
@@ -82,11 +85,17 @@ class TableDataModule(TensorDataModule):
         lags = None
         if columns.lags:
             frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)
-        tables = {s: Rows(frame, rows_with_targets(frame, columns.targets, places[s])) for s, frame in frames.items()}
+        kept = {s: rows_with_targets(frame, columns.targets, places[s]) for s, frame in frames.items()}
+        tables = {s: Rows(dict(frame.items()), kept[s]) for s, frame in frames.items()}
         rows = split.rows(tables, place, reading.day_first)
+        names = columns.inputs(rows["train"].columns, split)
+        numbers = [name for name in (*columns.targets, *names) if name not in columns.categorical]
+        warn_of_codes(frames["train"], numbers, reading.missing, place)
+        del frames  # whose columns are let go one by one
+        warn_of_groups(rows, columns, split, place)
+        warn_of_copies(rows["train"], columns.targets, names, place)
         self.name, self.held_out = place, split.words(rows, place, reading.day_first)
         self.groups = split.groups(rows, place)
-        names = columns.inputs(rows["train"].columns, split)
         (target, reason), inputs, exposure = _learn(rows, columns, names, place, reading.day_first, loss)
         self.encoding = TableEncoding(inputs, target, tuple(columns.id), of_run, lags, exposure)
         splits = self._encode(rows, places)
@@ -227,6 +236,7 @@ def read_table(
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
+    id, drop, categorical, missing = ([str(word) for word in words] for words in (id, drop, categorical, missing))
     columns = Columns(target, task, id, drop, categorical, max_levels, lags, exposure, weight)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
     files = test_path, val_path, all_rows

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from bdl.data.dates import holds_dates
+from bdl.data.encoding import FAR
 from bdl.data.kinds import finite_numbers, of_each, standardisation, standardised
 from bdl.data.target_law import find_law
 from bdl.data.values import Series, Task, as_numbers, as_texts, holds_truth_values, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
 FEW = 20  # different whole numbers that may be classes; digits have 10
-FAR = 10.0  # standard deviations of the target, below which no prediction is called far: a few rows bound nothing
 AS_CLASSES = "correct them, or data.task=classification takes the values as classes"
 
 

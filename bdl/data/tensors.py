@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bdl.data.augment import Augmentation
+from bdl.data.fingerprint import digest
 from bdl.data.loader import Batching, TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.module import DataModule, in_order
 from bdl.data.values import Task
@@ -78,6 +79,9 @@ class TensorDataModule(DataModule):
     def rows(self) -> str:
         """The number of items of each split that has some, in words."""
         return ", ".join(f"{len(y):,} {split}" for split, (_, y) in self.splits.items() if len(y))
+
+    def checksums(self) -> dict[str, str]:
+        return {split: digest(items) for split, items in self.splits.items() if len(items[1])}
 
     def train_dataloader(self) -> TensorBatches | WorkerBatches:
         return self.batches

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 # Columns and tables of pandas, whose own annotations do not tell a type checker which of them `frame[name]` is.
@@ -79,6 +80,8 @@ def is_text(values: Series) -> Series:
 
 def as_numbers(values: Series) -> Series:
     """float64 numbers; NaN for what is missing and for what is no number."""
+    if values.dtype == np.float64:
+        return values
     if not pd.api.types.is_numeric_dtype(values):
         values = values.astype(object).where(~is_text(values))
     numbers: Any = pd.to_numeric(values, errors="coerce")

@@ -238,5 +238,6 @@ def refuse_equal_starts(each: list[dict[str, Tensor]], sampled: Container[str]) 
         if name in sampled and torch.equal(values, each[1][name]) and bool((values != values.flatten()[:1]).any()):
             raise ConfigError(
                 f"{name} would start equal in all chains, because its module has no reset_parameters that draws it: "
-                "give ChainStack a function that builds the network in place of the network"
+                'give a function that builds the network in place of the network, or start="given", where all chains '
+                "begin at its weights"
             )

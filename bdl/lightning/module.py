@@ -23,6 +23,7 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval, refuse_parallel
 from bdl.lightning.blocks import StepBlocks
+from bdl.lightning.first_batch import check_first_batch
 from bdl.lightning.full_gradient import FullGradient
 from bdl.lightning.host import (
     dataset_of,
@@ -34,8 +35,9 @@ from bdl.lightning.host import (
     refuse_shared_freeze,
     share_batches,
 )
+from bdl.lightning.micro_batches import MicroBatches
 from bdl.lightning.noise import NoiseDraws
-from bdl.lightning.refuse import check_data, check_first_batch, check_network, check_targets, check_trainer
+from bdl.lightning.refuse import check_data, check_network, check_targets, check_trainer
 from bdl.likelihoods import (
     CategoricalNLL,
     Loss,
@@ -92,7 +94,7 @@ class BayesianModule(L.LightningModule):
         self.build_sampler = sampler
         self.compiled: Compile = compile
         self._read = reader_of(self)
-        self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
+        self._micro_batches: MicroBatches | None = None  # of the step, once training starts
         self._unchecked = False  # whether the loss is still to be checked on a batch
         self._current = SimpleNamespace(batch=None)  # the batch of the step; torch is slow to set attributes of modules
         self._blocks: StepBlocks | None = None
@@ -109,13 +111,15 @@ class BayesianModule(L.LightningModule):
         sampler = self.build_sampler(plain_net(self.net).named_parameters(), chains=self.chains)
         refuse_shared_freeze(self.net, sampler)
         check_trainer(self.trainer, sampler)
-        note = law_note(self.loss)
-        if note is not None:
-            warnings.warn(note, BdlWarning, stacklevel=2)
-            sampler.notes.append(f"loss: {note}")
         self.sampler = sampler
+        self._note(law_note(self.loss))
         self._hold_frozen_part()
         return sampler
+
+    def _note(self, note: str | None) -> None:
+        if note is not None:  # a loss that is not the negative log-likelihood of the data
+            warnings.warn(note, BdlWarning, stacklevel=2)
+            self.sampler.notes.append(f"loss: {note}")
 
     def train(self, mode: bool = True) -> Self:
         """As torch's, but a frozen part stays in eval mode unless the sampler says otherwise."""
@@ -136,10 +140,9 @@ class BayesianModule(L.LightningModule):
         if self._unchecked:
             self._unchecked = False
             with torch.no_grad(), evaluating(self):
-                check_first_batch(self.net, self.loss, batch, self._read, self._loss_of)
+                self._note(check_first_batch(self.net, self.loss, batch, self._read, self._loss_of))
         loss = self._loss_of(batch)
-        self._micro_losses.append(loss.detach())
-        return loss
+        return loss if self._micro_batches is None else self._micro_batches.add(loss, batch, batch_idx)
 
     def _loss_of(self, batch: Any) -> Tensor:
         """() or (C,) mean loss of a training batch."""
@@ -185,8 +188,7 @@ class BayesianModule(L.LightningModule):
 
         def closure() -> Tensor:
             optimizer_closure()
-            losses, self._micro_losses = self._micro_losses, []
-            return losses[-1] if len(losses) == 1 else torch.stack(losses).mean(0)
+            return self._micro_batches.mean()  # type: ignore[union-attr]
 
         shares = self._blocks is not None and self.sampler.host.group is not None
         optimizer.step(closure=closure, measure=not shares or self._blocks.reads_energy(batch_idx + 1))  # type: ignore[union-attr]
@@ -209,7 +211,7 @@ class BayesianModule(L.LightningModule):
         check_data(self.trainer, self.sampler)
         check_targets(self.trainer, self.loss, None if self.device.type == "cpu" else self._outputs_of)
         loader: Any = self.trainer.train_dataloader
-        self._micro_losses = []
+        self._micro_batches = MicroBatches(self.trainer, self, self.sampler)
         self._unchecked = self.sampler.steps == 0
         if isinstance(self.net, ChainStack) and isinstance(loader, DataLoader):
             share_batches(self.net, self.sampler)
@@ -217,6 +219,7 @@ class BayesianModule(L.LightningModule):
             loader.to(self.device)
         host = replace(self.sampler.host, per_example=self.per_example, compiled=self.compiled is not False)
         host = replace(host, noise_draws=NoiseDraws(self, self._losses, self._current), buffers=self.net.buffers)
+        host = replace(host, items=self._micro_batches.count)
         if dataset_of(loader) is not None:
             host = replace(host, full_loss=self.full_loss, full_gradient=FullGradient(self))
         if self.trainer.accumulate_grad_batches == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -10,10 +11,29 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent
 
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns, refuse_targets
 
 IGNORED = -100  # the label of an element that does not count, as in torch's cross_entropy
+
+
+def are_probabilities(y: Tensor) -> bool:
+    """Whether targets (..., K) are soft labels: probabilities of K classes, such as shares of several raters.
+
+    >>> are_probabilities(torch.tensor([[0.2, 0.8]])), are_probabilities(torch.tensor([[1, 0]]))
+    (True, False)
+    """
+    soft = y.is_floating_point() and y.ndim > 1 and y.shape[-1] > 1
+    return soft and bool((y >= 0).all() and ((y.sum(-1) - 1).abs() < 1e-3).all())  # half precision rounds so
+
+
+def most_probable(y: Tensor) -> Tensor:
+    """The classes (...) of soft labels (..., K), with a BdlWarning; classes as they are."""
+    if not are_probabilities(y):
+        return y
+    line = f"the labels {tuple(y.shape)} are probabilities, and are scored as the most probable class of each item"
+    warnings.warn(line, BdlWarning, stacklevel=2)
+    return y.argmax(-1)
 
 
 @dataclass(frozen=True)
@@ -48,7 +68,7 @@ class CategoricalNLL(Likelihood):
         return CategoricalNLL()
 
     def counted(self, y: Tensor) -> Tensor | None:
-        return y != IGNORED
+        return None if y.is_floating_point() else y != IGNORED  # probabilities all count
 
     def distribution(self, outputs: Tensor) -> Distribution:
         return Categorical(logits=self.arranged(outputs), validate_args=False)
@@ -76,6 +96,11 @@ class CategoricalNLL(Likelihood):
 
     def check(self, y: Tensor, outputs: int | None = None) -> None:
         """Raise ConfigError, in one line, unless y (n,) holds classes 0 .. K-1, for a network with K outputs."""
+        if are_probabilities(y):
+            raise ConfigError(
+                f"y of shape {tuple(y.shape)} holds probabilities, and CategoricalNLL takes one class for each item: "
+                "take nn.CrossEntropyLoss() as the loss, which takes probabilities, or the classes y.argmax(1)"
+            )
         if y.ndim != 1:
             raise ConfigError(
                 f"y has shape {tuple(y.shape)}, and CategoricalNLL takes one class for each item, y (n,): use "

@@ -13,11 +13,12 @@ from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.likelihoods.base import Likelihood, Outputs
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
+from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
 from bdl.likelihoods.hurdle import HurdleNLL
 from bdl.likelihoods.multivariate import MultivariateNormalNLL
 from bdl.likelihoods.observed import ObservedNLL
 from bdl.likelihoods.positive import GammaNLL, LogNormalNLL
-from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL
+from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, StudentTNLL
 from bdl.likelihoods.weighted import WeightedNLL
 
 _CLASSES = (
@@ -123,6 +124,31 @@ def law_note(loss: Any) -> str | None:
     if name in LABELS:
         return "weights sample the posterior of re-weighted data, not of the data: use bdl.BernoulliNLL()"
     return "class weights sample the posterior of re-weighted data, not of the data"
+
+
+def mean_note(loss: Any, outputs: Tensor, y: Any) -> str | None:
+    """Why a loss that is no likelihood counts each of the k outputs (B, k) of an item 1/k times only, or None.
+
+    It is then the mean of its values for each output by itself, as torch's losses of numbers and labels are.
+    """
+    alike = isinstance(y, Tensor) and y.shape == outputs.shape and outputs.ndim == 2
+    if isinstance(loss, Likelihood) or not alike or (k := outputs.shape[1]) < 2 or law_note(loss) is not None:
+        return None
+    name = _named(loss)[0]
+    try:
+        each = sum(float(loss(outputs[:, j : j + 1], y[:, j : j + 1])) for j in range(k))
+        whole = float(loss(outputs, y))
+    except Exception:  # somebody's own loss may need all outputs
+        return None
+    if not abs(whole - each / k) < 1e-4 * abs(whole):
+        return None
+    use = {**dict.fromkeys(LABELS, "bdl.BernoulliNLL()"), **dict.fromkeys(COUNTS, "bdl.PoissonNLL()")}.get(
+        name, "a likelihood of bdl, or a loss that adds up the outputs, such as (...).sum(-1).mean()"
+    )
+    return (
+        f"{name.rpartition('.')[2]} is a mean over the {k} outputs of an item, so that the posterior is that of 1/{k} "
+        f"of the data: use {use}"
+    )
 
 
 def check_loss(loss: Any) -> None:

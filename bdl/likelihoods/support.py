@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bdl.errors import ConfigError
+from bdl.likelihoods.per_target import number
 
 Tail = Literal["log", "linear"]
 NODES = 40  # of the Gauss-Hermite rule for moments; exact to 1e-6 up to a standard deviation of 3 on the line
@@ -43,6 +44,9 @@ class Support:
     limit: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("low", "high", "center", "spread", "limit"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, number(name, value))
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise ConfigError(f"low must be below high, got {self.low} and {self.high}")
         if self.tail not in ("log", "linear"):

@@ -1,4 +1,4 @@
-"""Likelihoods of numbers and of counts: normal, Student-t, Poisson and negative binomial."""
+"""Likelihoods of numbers: normal and Student-t."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, NegativeBinomial, Normal, Poisson, StudentT
+from torch.distributions import Distribution, Independent, Normal, StudentT
 from torch.nn.functional import softplus
 
-from bdl.devices import widest
 from bdl.errors import ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns
-from bdl.likelihoods.per_target import check_each, one_or_each
+from bdl.likelihoods.per_target import check_each, number, one_or_each, positive_or_none
 
 QUADRATURE_NODES = 2**17
 REACH = 25.0  # the table ends at z = sinh(25), beyond which the tails hold less than 1e-20
@@ -53,7 +52,7 @@ class GaussianNLL(Likelihood):
     outputs: ClassVar[Outputs] = "values"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "std", one_or_each(self.std))
+        object.__setattr__(self, "std", one_or_each("std", self.std))
         if not all(std > 0 for std in np.atleast_1d(self.std)):
             raise ConfigError(f"std must be > 0, got {self.std}")
 
@@ -73,7 +72,10 @@ class GaussianNLL(Likelihood):
         return self(outputs, y).mean(-1), (outputs - as_columns(y, outputs.shape)).mul_(by)
 
     def _of_each(self, outputs: Tensor) -> float | Tensor:  # a number costs a GPU nothing
-        return self.std if isinstance(self.std, int | float) else outputs.new_tensor(self.std)
+        if isinstance(self.std, int | float):
+            return self.std
+        self.num_targets(outputs.shape[-1])
+        return outputs.new_tensor(self.std)
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class HeteroscedasticNLL(Likelihood):
     def __post_init__(self) -> None:
         if self.link not in ("log_var", "softplus"):
             raise ConfigError(f"link must be log_var or softplus, got {self.link!r}")
-        object.__setattr__(self, "min_std", one_or_each(self.min_std))
+        object.__setattr__(self, "min_std", one_or_each("min_std", self.min_std))
         if not all(0 <= least < math.inf for least in np.atleast_1d(self.min_std)):
             raise ConfigError(f"min_std must be >= 0, got {self.min_std}")
 
@@ -124,6 +126,9 @@ class HeteroscedasticNLL(Likelihood):
         return Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        if outputs.shape[-1] % 2:
+            what = f"2 outputs for each target, mean and std, and the network has {outputs.shape[-1]}"
+            raise ConfigError(f"HeteroscedasticNLL takes {what}: give its last layer 2 for one target")
         mean, s = outputs.chunk(2, -1)
         log_var = self._with_min_std(2 * softplus(s).log() if self.link == "softplus" else s)
         squares = (as_columns(y, mean.shape) - mean).square()
@@ -171,20 +176,24 @@ class StudentTNLL(Likelihood):
 
     Args:
         df: degrees of freedom > 2, so that the law has a variance, df / (df - 2) scale².
-        scale: known scale, in the units of y; None means that the network predicts its logarithm.
+        scale: known scale, in the units of y, or one for each output; None means that the network predicts its
+            logarithm.
 
     Raises ConfigError unless df > 2 and scale > 0.
     """
 
     df: float = 4.0
-    scale: float | None = None
+    scale: float | Sequence[float] | None = None
     outputs: ClassVar[Outputs] = "values"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "df", number("df", self.df))
         if not self.df > 2:
             raise ConfigError(f"df must be > 2, because the distribution has no variance otherwise; got {self.df}")
-        if self.scale is not None and not self.scale > 0:
-            raise ConfigError(f"scale must be > 0, or null for a predicted one; got {self.scale}")
+        object.__setattr__(self, "scale", positive_or_none("scale", self.scale))
+
+    def num_targets(self, outputs: int) -> int:
+        return check_each("scale", self.scale, super().num_targets(outputs))
 
     @property
     def per_target(self) -> int:
@@ -208,90 +217,7 @@ class StudentTNLL(Likelihood):
 
     def _parameters(self, outputs: Tensor) -> tuple[Tensor, Tensor | float]:
         if self.scale is not None:
-            return outputs, self.scale
+            self.num_targets(outputs.shape[-1])
+            return outputs, outputs.new_tensor(self.scale) if isinstance(self.scale, tuple) else self.scale  # type: ignore[return-value]
         location, log_scale = outputs.chunk(2, -1)
         return location, log_scale.exp()
-
-
-@dataclass(frozen=True)
-class PoissonNLL(Likelihood):
-    """-log Poisson(y; exp(outputs)): outputs (..., B, k) are log rates, y (..., B, k) counts -> (..., B) nats.
-
-    >>> import torch
-    >>> PoissonNLL()(torch.tensor([[0.0]]), torch.tensor([[2]]))  # 1 + log 2!
-    tensor([1.6931])
-    """
-
-    outputs: ClassVar[Outputs] = "values"
-    counts: ClassVar[bool] = True
-
-    def distribution(self, outputs: Tensor) -> Distribution:
-        return Independent(Poisson(outputs.exp(), validate_args=False), 1, validate_args=False)
-
-    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
-        y = as_columns(y, outputs.shape).to(outputs.dtype)
-        return (outputs.exp() - y * outputs + torch.lgamma(y + 1)).sum(-1)
-
-    def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        y = as_columns(y, outputs.shape)
-        return self(outputs, y).mean(-1), (outputs.exp() - y).mul_(1 / outputs.shape[-2])
-
-    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        wide = widest(outputs.device)
-        rate, counts = torch.broadcast_tensors(outputs.to(wide).exp(), y.to(wide).floor())
-        return torch.where(counts < 0, 0, torch.special.gammaincc(counts.clamp_min(0) + 1, rate)).to(outputs.dtype)
-
-
-@dataclass(frozen=True)
-class NegativeBinomialNLL(Likelihood):
-    """-log NB(y; mean μ, variance μ + a μ²), counts that spread wider than Poisson: y (..., B, k) -> (..., B) nats.
-
-    With a given dispersion a, the outputs (..., B, k) are log μ; without, outputs (..., B, 2k) are log μ and log a.
-    Poisson is the limit of a -> 0.
-
-    >>> import torch
-    >>> NegativeBinomialNLL(dispersion=1.0)(torch.tensor([[0.0]]), torch.tensor([[0]])).exp()  # geometric, p = 1/2
-    tensor([2.])
-
-    Args:
-        dispersion: known a > 0; None means that the network predicts its logarithm.
-
-    Raises ConfigError unless dispersion > 0.
-    """
-
-    dispersion: float | None = None
-    outputs: ClassVar[Outputs] = "values"
-    counts: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.dispersion is not None and not self.dispersion > 0:
-            raise ConfigError(f"dispersion must be > 0, or null for a predicted one; got {self.dispersion}")
-
-    @property
-    def per_target(self) -> int:
-        return 2 if self.dispersion is None else 1
-
-    def distribution(self, outputs: Tensor) -> Distribution:
-        log_mean, log_a = self._parameters(outputs)
-        law = NegativeBinomial((-log_a).exp(), logits=log_mean + log_a, validate_args=False)
-        return Independent(law, 1, validate_args=False)
-
-    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
-        # In float32 the difference of lgamma(y + 1/a) and lgamma(1/a) loses its digits for small a
-        return super().__call__(outputs.to(widest(outputs.device)), y).to(outputs.dtype)
-
-    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        from scipy.special import betainc  # scipy is slow to import, and training does not need it
-
-        log_mean, log_a = (p.cpu().double() for p in self._parameters(outputs))
-        counts = y.cpu().double().floor()
-        stop = torch.sigmoid(-log_mean - log_a)  # probability of the event that is awaited 1/a times
-        p = betainc((-log_a).exp().numpy(), counts.clamp_min(0).numpy() + 1, stop.numpy())
-        return torch.where(counts < 0, 0, torch.as_tensor(p)).to(outputs)
-
-    def _parameters(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """log μ and log a."""
-        if self.dispersion is not None:
-            return outputs, outputs.new_tensor(self.dispersion).log()
-        log_mean, log_a = outputs.chunk(2, -1)
-        return log_mean, log_a

@@ -65,28 +65,47 @@ class ConformalSets:
     """Sets of classes that hold the true one with probability >= level, whatever the network is worth.
 
     A class belongs to the set if 1 - p(class) is at most the threshold (Sadinle, Lei & Wasserman 2019). The guarantee
-    holds on average over new items that are exchangeable with the items of the fit.
+    holds on average over new items that are exchangeable with the items of the fit. A rare class may be missing in all
+    sets then; with a threshold for each class it holds for the items of each class by themselves (Vovk 2012).
     """
 
-    threshold: float
+    threshold: float | tuple[float, ...]  # of all classes, or of each
     level: float
 
     @classmethod
-    def fit(cls, prediction: Prediction, y: Tensor, level: float = 0.9, groups: Tensor | None = None) -> ConformalSets:
+    def fit(
+        cls,
+        prediction: Prediction,
+        y: Tensor,
+        level: float = 0.9,
+        groups: Tensor | None = None,
+        by_class: bool = False,
+    ) -> ConformalSets:
         """The threshold: the ceil((n + 1) level)-th smallest of the n values 1 - p(y).
 
         groups: (n,) whose items depend on each other, see `conformal_threshold`. The guarantee then holds for items of
             new groups.
+        by_class: a threshold for each class, from its items. A class with too few items for the level belongs to all
+            sets.
 
         Raises ConfigError if y does not fit the prediction, or for too few items or groups for the level.
         """
         _check_labels(prediction, y)
         scores = 1 - prediction.probs.double().gather(1, y.long()[:, None])
-        return cls(float(conformal_threshold(scores, level, groups)), level)
+        if not by_class:
+            return cls(float(conformal_threshold(scores, level, groups)), level)
+        thresholds = []
+        for k in range(prediction.probs.shape[1]):
+            of_class = y == k
+            some = None if groups is None else groups[of_class.cpu()]
+            enough = len(y[of_class] if some is None else some.unique()) >= conformal_least(level)
+            thresholds.append(float(conformal_threshold(scores[of_class], level, some)) if enough else 1.0)
+        return cls(tuple(thresholds), level)
 
     def __call__(self, prediction: Prediction) -> Tensor:
         """(n, K) whether a class belongs to the set of an item."""
-        return 1 - prediction.probs.double() <= self.threshold
+        probs = prediction.probs.double()
+        return 1 - probs <= probs.new_tensor(self.threshold)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from bdl.batch import (
 from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
 from bdl.errors import BdlWarning, ConfigError
-from bdl.likelihoods import EXAMPLES, Likelihood, in_words, likelihood_of
+from bdl.likelihoods import EXAMPLES, Likelihood, in_words, likelihood_of, most_probable
 from bdl.posterior.samples import Group, Samples
 from bdl.posterior.stored_outputs import items_in_memory
 from bdl.posterior.weights import Weights
@@ -267,6 +267,7 @@ class LabelledOutputs(ItemOutputs):
         shape = output_shape(samples.net, batches)
         axes, self.width = len(shape), shape.numel()  # numbers that a network puts out for one item
         y, self.row_weights = likelihood.split(batches.labels(axes))
+        y = most_probable(y) if likelihood.outputs == "logits" else y
         self.tokens = axes == 3 and likelihood.outputs == "logits" and _have_tokens(batches)
         self.pixels = axes > 3
         self._counted = likelihood.counted(y) if axes > 2 else None

@@ -164,11 +164,12 @@ def build_callbacks(
     stack: StackPlan, data: DataModule, directory: RunDirectory, limit: bdl.callbacks.TimeLimit, speaks: bool
 ) -> Callbacks:  # fmt: skip
     keeping, functions = stack.keeping, {name: f and f.build() for name, f in stack.motion.schedule.items()}
+    rows = data.checksums() if speaks else {}
     keep, run = keeping.rule.build(), f"{directory.hash}, stack {stack.chains.stack}"
 
     def record(trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero:
-            directory.write_config(stack.settings, stack.name, module.device, data.preprocessing(), speaks)
+            directory.write_config(stack.settings, stack.name, module.device, data.preprocessing(), speaks, rows)
         if speaks and (replicas := find_sampler(trainer).replicas) is not None:
             print(replicas.describe(), flush=True)
 

@@ -101,10 +101,15 @@ def _with_contents(data: dict[str, Any]) -> dict[str, Any]:
 
     A table that was moved keeps its run, and one that was changed makes a new run.
     """
+    return data | checksums_of_files(data)
+
+
+def checksums_of_files(data: Mapping[str, Any]) -> dict[str, str]:
+    """The checksum of each file that the settings of the data name, by the key of its path."""
     files = [key for key in PATHS if isinstance(data.get(key), str)]
-    if data["_target_"] == TABLE:  # a folder is no table, and may hold everything that there is
+    if data.get("_target_") == TABLE:  # a folder is no table, and may hold everything that there is
         files = [key for key in files if not Path(data[key]).expanduser().is_dir()]
-    return data | {key: checksum(data[key]) for key in files}
+    return {key: checksum(data[key]) for key in files}
 
 
 def _weights(path: str) -> str:

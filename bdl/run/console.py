@@ -23,6 +23,7 @@ from bdl.run.suggestions import suggestion
 
 EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
 TRACEBACK = "Traceback (most recent call last)"
+LACKING = re.compile("is not in struct|Could not delete from config|is no key of this command")
 LINES = 10  # the most lines of progress where there is no terminal
 
 
@@ -43,15 +44,22 @@ def one_line(error: BaseException) -> str:
         )
     if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:
         return f"{str(cause.filename)[:60]}... is too long for the name of a file: give a shorter path"
-    text = without_advice(" ".join(without_traceback(str(cause)).split())) or type(cause).__name__
+    text = without_advice(joined(without_traceback(str(cause)))) or type(cause).__name__
     for plugin, extra in EXTRAS.items():
         if f"Could not find '{plugin}" in text:
             return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
+    if (taken := next((word for word in sys.argv[1:] if word.startswith("~")), None)) and LACKING.search(text):
+        return f"{taken} takes away what the command needs: leave it out, or choose another with {taken[1:]}=..."
     remedy = no_choice(text, sys.argv[1:]) or suggestion(text, command_of(), config_folder())
     if remedy is not None:
         return remedy
     key = re.search(r"full_key: (\S+)", str(error)) if cause is not error else None
     return text if key is None or isinstance(cause, BdlError) else f"{key[1]}: {text}"
+
+
+def joined(text: str) -> str:
+    """The lines of a text as one; blanks inside of a line stay, because they may be those of a column's name."""
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def command_of() -> str:
@@ -96,7 +104,7 @@ def no_choice(text: str, words: Sequence[str]) -> str | None:
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(printable(f"bdl: warning: {' '.join(str(message).split())}"), file=sys.stderr)
+    print(printable(f"bdl: warning: {joined(str(message))}"), file=sys.stderr)
 
 
 def _print_error(line: str) -> None:

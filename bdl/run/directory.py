@@ -22,7 +22,7 @@ from bdl.errors import ConfigError
 from bdl.posterior.samples import brief
 from bdl.posterior.trained import FOLDER as TRAINED
 from bdl.posterior.trained import START
-from bdl.run.config import leaves, plain
+from bdl.run.config import checksums_of_files, leaves, plain
 from bdl.run.machine import provenance
 from bdl.run.records import (
     CONFIG,
@@ -128,13 +128,16 @@ class RunDirectory:
         device: torch.device,
         preprocessing: Mapping[str, Any] | None = None,
         first: bool = True,
+        rows: Mapping[str, str] | None = None,
     ) -> None:
         """Write the settings of the run (`run_settings`), its name, and its provenance on `device`.
 
         preprocessing: what makes inputs of new data, for `preprocessing.json`; None where there is nothing to do.
+        rows: checksums of the items of each split, see `DataModule.checksums`.
         first: whether this is the process that writes the manifest. Others only see to it that there is a file.
         """
-        about = {"name": name, **provenance(device), "config_hash": self.hash}
+        of_data = {"files": checksums_of_files(settings.get("data") or {}), "rows": dict(rows or {})}
+        about = {"name": name, **provenance(device), "config_hash": self.hash, **of_data}
         config = OmegaConf.to_yaml(OmegaConf.create({**settings, "provenance": about})).encode()
         if first:
             Manifest(self.path).write(CONFIG, "config", config)
@@ -223,6 +226,10 @@ def differing_key(settings: Mapping[str, Any], recorded: DictConfig) -> str:
     What the data or the tuning of the recorded run have decided is null or auto in the settings, and is left out.
     """
     found = OmegaConf.select(recorded, "found.settings") or {}
+    files = OmegaConf.select(recorded, "provenance.files") or {}
+    for key, here in checksums_of_files(settings.get("data") or {}).items():
+        if files.get(key, here) != here:
+            return f"data.{key}={settings['data'][key]} has changed since then"
     for key, here in leaves(settings, lists=False):
         there = plain(OmegaConf.select(recorded, key))
         if here not in (None, "auto") and not any(key.startswith(name) for name in found) and there != here:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 import bdl
 from bdl.data.module import DataModule, as_data_module
 from bdl.disk.files import write_atomically
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.metrics import agreement, read_probabilities
@@ -43,6 +44,7 @@ def evaluate(cfg: DictConfig) -> None:
         refuse_links_of(run)
     posterior, config = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
     data = recorded_data(config, posterior)
+    warn_of_other_rows(config, data)
     if cfg.weights is not None:
         stacking = stack_chains(posterior, data) if cfg.weights == "stacking" else take_back(posterior)
         print("weights of the chains:", "uniform" if stacking is None else stacking.words)
@@ -83,6 +85,16 @@ def recorded_data(config: DictConfig, posterior: bdl.Posterior) -> DataModule:
                 f"{recorded.get(key)}; restore it"
             )
     return data
+
+
+def warn_of_other_rows(config: DictConfig, data: DataModule) -> None:
+    """Warn of held-out items or labels that are not those with which the run began."""
+    recorded = OmegaConf.select(config, "provenance.rows") or {}
+    if other := [split for split, now in data.checksums().items() if recorded.get(split, now) != now]:
+        warnings.warn(
+            f"the {' and '.join(other)} items or their labels are not those of the run: its data have changed since it "
+            "was sampled, and these scores are not to be compared with those of its report", BdlWarning, 2,
+        )  # fmt: skip
 
 
 def scores_under_shifts(

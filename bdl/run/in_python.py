@@ -6,32 +6,32 @@ They sample a network and report a run of any Trainer, or of any loop that left 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
 
 import bdl
 from bdl.checkpoint import found_checkpoint
 from bdl.data.fingerprint import fingerprint
 from bdl.data.module import DataModule, in_order
-from bdl.errors import ConfigError, Stopped, VerdictWarning
-from bdl.frozen import check_parameters, refuse_parallel
+from bdl.errors import ConfigError, Stopped
 from bdl.identity import architecture, code_of, identity
 from bdl.law.measure import measure_law
 from bdl.lean import L
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.host import batch_size_of, callbacks_of, dataset_of, find_sampler, loss_of, plain_net
+from bdl.lightning.host import batch_size_of, callbacks_of, find_sampler, loss_of, plain_net
 from bdl.lightning.trainer import assemble, fit, silence_lightning
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.begun import begun_by, entry_of_code
 from bdl.run.directory import refuse_links_of
 from bdl.run.outcome import Outcome
+from bdl.run.rehearsal import rehearse
 from bdl.run.sample_arguments import SampleArguments, check_arguments
+from bdl.run.sampled_network import Network, built, checked_data, measures_energies, stacked
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import own_likelihood
 from bdl.run.write_report import LabelledData, ReportRequest, TargetWords, find_splits, write_report
@@ -42,7 +42,7 @@ from bdl.tune.sampler import ON_BATCHES
 
 @overload
 def sample(
-    net: nn.Module,
+    net: Network,
     loss: CategoricalNLL | nn.CrossEntropyLoss | None,
     loader: Iterable[Any],
     run_dir: str | Path,
@@ -50,7 +50,7 @@ def sample(
 ) -> bdl.Posterior[bdl.Prediction]: ...
 @overload
 def sample(
-    net: nn.Module,
+    net: Network,
     loss: BernoulliNLL | nn.BCEWithLogitsLoss,
     loader: Iterable[Any],
     run_dir: str | Path,
@@ -58,7 +58,7 @@ def sample(
 ) -> bdl.Posterior[bdl.LabelPrediction]: ...
 @overload
 def sample(
-    net: nn.Module,
+    net: Network,
     loss: ValueNLL | nn.MSELoss,
     loader: Iterable[Any],
     run_dir: str | Path,
@@ -66,14 +66,14 @@ def sample(
 ) -> bdl.Posterior[bdl.ValuePrediction]: ...
 @overload
 def sample(
-    net: nn.Module,
+    net: Network,
     loss: Loss,
     loader: Iterable[Any],
     run_dir: str | Path,
     **arguments: Unpack[SampleArguments],
 ) -> bdl.Posterior[Any]: ...
 def sample(
-    net: nn.Module,
+    net: Network,
     loss: Loss | None,
     loader: Iterable[Any],
     run_dir: str | Path,
@@ -82,6 +82,7 @@ def sample(
     lr: float,
     dynamics: Transition = ON_BATCHES,
     keep: Keep | None = None,
+    full_energy: bool | None = None,
     chains: int | None = None,
     start: Literal["fresh", "given"] | None = None,
     test: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
@@ -100,12 +101,15 @@ def sample(
     ones after a stop; with `bdl.data.TensorBatches` the samples are those of an uninterrupted run.
 
     Args:
-        net: the network. With `chains` it is copied, otherwise it is sampled where it is.
+        net: the network. With `chains` it is copied, otherwise it is sampled where it is. A function or a class that
+            builds it is called for each chain.
         loss: a likelihood of bdl, or any loss that is a mean over the batch; None for classes.
         loader: training batches, which a `bdl.batch.Reader` splits into inputs and target.
         run_dir: the folder of the run.
         steps: how many the sampler takes, in all.
-        keep: the rule that chooses the samples; None means 100 states of the second half.
+        keep: the rule that chooses the samples; None means up to 100 states of the second half.
+        full_energy: measure U over all the data at every kept state; None does so where it costs at most a tenth of the
+            steps.
         chains: C copies of the network. Those of a DataLoader share its batches.
         start: where the copies begin: "fresh" initialises each, "given" begins at the network's weights; see
             `bdl.ChainStack`.
@@ -120,9 +124,9 @@ def sample(
     SIGTERM, once the state is saved.
     """
     check_arguments(steps, keep, start, test, seed, callbacks, sampler)
-    dataset = _checked(net, loader)
+    one, dataset = built(net), checked_data(loader)
     law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
-    stack = _chains_of(net, loader, chains, start, law)
+    stack = one if chains is None else stacked(net, loader, chains, start, law)
     module = bdl.BayesianModule(stack, SamplerSettings(**law), loss)
     target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
     record = {**_identity(module, loader, law, chains, schedule), **target}
@@ -130,8 +134,9 @@ def sample(
     refuse_links_of(Path(run_dir))
     again, record = begun_by(record, Path(run_dir), checkpoint)
     save = bdl.SaveLast(checkpoint.parent, checkpoint_every, checkpoint.stem, run=record)
-    keep = keep or EveryStep(burn_in=steps // 2, every=max(1, steps // 200))
-    collect = bdl.CollectSamples(keep, run_dir, target=target, overwrite=again)
+    keep = keep or EveryStep(burn_in=steps // 2, every=-(-steps // 200))
+    measures = measures_energies(full_energy, keep.count(steps) / steps, len(dataset), len(loader))  # type: ignore[arg-type]
+    collect = bdl.CollectSamples(keep, run_dir, full_energy=measures, target=target, overwrite=again)
     labelled = test if test is None or isinstance(test, Mapping) else {"test": test, "train": loader}
     later = [*([] if schedule is None else [schedule]), *([] if labelled is None else [bdl.Report(labelled)])]
     ours = [collect, bdl.Monitor(monitor_every), bdl.StepProgress(), save]
@@ -145,23 +150,7 @@ def sample(
         fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
-    if labelled is None:
-        how = "without test data nothing has judged these samples: give test=, or call bdl.report"
-        warnings.warn(f"{run_dir}: verdict: not known. {how}", VerdictWarning, stacklevel=2)
-    return bdl.Posterior.opened(run_dir, net, likelihood=own_likelihood(module.loss))
-
-
-def _chains_of(
-    net: nn.Module, loader: Any, chains: int | None, start: Literal["fresh", "given"] | None, law: Mapping[str, Any]
-) -> nn.Module:
-    """The network itself, or C copies of it, which share the batches of a loader that does not know of chains."""
-    if chains is None:
-        return net
-    shared, part = (
-        getattr(loader, "chains", None) is None,
-        {"only": law.get("only"), "frozen": law.get("frozen", "eval")},
-    )
-    return bdl.ChainStack(net, chains, start=start, seed=law["seed"], shared=shared, **part)
+    return bdl.Posterior.opened(run_dir, one, likelihood=own_likelihood(module.loss))
 
 
 def _identity(
@@ -232,8 +221,8 @@ class Report(StepCallback):
     Args:
         data, likelihood, train_items: see `bdl.report`.
 
-    Raises ConfigError at the start of training without a `CollectSamples`, or if neither the module's `loss` nor
-    `likelihood` says what the outputs mean.
+    Raises ConfigError at the start of training without a `CollectSamples`, if neither the module's `loss` nor
+    `likelihood` says what the outputs mean, and for what `rehearse` finds on the first batch of each split.
     """
 
     def __init__(
@@ -250,12 +239,20 @@ class Report(StepCallback):
                 f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}"
             )
 
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        sampler = find_sampler(trainer)
+        if sampler.steps == 0 and batch_idx == 0 and trainer.is_global_zero:
+            rehearse(pl_module, sampler, find_splits(self.data, trainer, self.train_items), self.likelihood)
+
     def must_see(self, step: int) -> bool:
         return False
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         stopped = any(save.signum is not None for save in callbacks_of(trainer, bdl.SaveLast))
-        if stopped or not trainer.is_global_zero:
+        tests_code = trainer.fast_dev_run  # type: ignore[attr-defined]
+        if stopped or not trainer.is_global_zero or tests_code:
             return
         run = self._folder(trainer)
         write_trace(run, find_sampler(trainer).stack, _trace(trainer))
@@ -281,18 +278,3 @@ def _trainer_of(module: nn.Module) -> L.Trainer | None:
 def _trace(trainer: L.Trainer) -> dict[str, torch.Tensor]:
     monitors = callbacks_of(trainer, bdl.Monitor)
     return monitors[0].trace() if monitors else {}
-
-
-def _checked(net: nn.Module, loader: Any) -> Sized:
-    """The data set of the loader. Raises ConfigError for a network or data that cannot be sampled."""
-    if not isinstance(net, nn.Module):
-        raise ConfigError(f"bdl.sample needs a network, got {net!r}: with chains= it makes the copies itself")
-    refuse_parallel(net)
-    check_parameters(net.named_parameters())
-    dataset = dataset_of(loader)
-    if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
-        raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
-    if not len(dataset) or not len(loader):
-        what = f"the loader has no batch of its {len(dataset)} items"
-        raise ConfigError(f"{what}: give it data, or lower batch_size")
-    return dataset

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError, did_you_mean
 from bdl.run.config import check_stacks, leaves, plain, seconds_of
-from bdl.run.validate import Rule, check_value, rule_of
+from bdl.run.validate import Rule, fitting, rule_of
 
 MANY = 10**12  # steps; more than any run makes
 _ABSENT = object()
@@ -51,6 +51,7 @@ SEED = whole(0, 2**63 - 1)
 ONLY = Rule("a pattern of names such as fc.*, a list of them, or null", (WORD | some(WORD, 1) | None).fits)
 CALIBRATE = {
     "calibrate.method": Literal["conformal", "temperature"],
+    "calibrate.by": Literal["class", None],
     "calibrate.level": number("between 0 and 1", lambda v: 0 < v < 1),
 }
 
@@ -157,7 +158,8 @@ def check_keys(command: str, cfg: DictConfig, hydra: HydraConf, conf: Path) -> N
             raise ConfigError(f"hydra.{key}.dir must name a folder, got an empty word")
     for pattern, wanted in (TRAIN if command == "train" else OF_FOLDERS).items():
         for key, value in _values(cfg, pattern):
-            check_value(key, value, wanted)
+            if (fits := fitting(key, value, wanted)) is not value:
+                OmegaConf.update(cfg, key, fits)
     if command == "train":
         check_sections(cfg)
         for key, leader in FOLLOW.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -109,12 +110,20 @@ def predict_table(
     Raises ConfigError for missing columns, for text where numbers belong, for a run on other data, and for stacking
     weights that the run has not, or that meet a calibration.
     """
+    if not isinstance(rows, pd.DataFrame):
+        kind = type(rows).__name__
+        made = {"dict": "pandas.DataFrame(rows)", "Series": "rows.to_frame().T"}.get(kind, "pandas.DataFrame(...)")
+        raise ConfigError(f"predict_table needs a DataFrame with the columns of the run's table, got {kind}: {made}")
+    names = [str(name).strip() for name in rows.columns]
+    if doubled := [name for name, count in Counter(names).items() if count > 1]:
+        raise ConfigError(f"predict_table: rows has two columns with the name {doubled[0]!r}: rename one of them")
     runs = refitted(folders_of(run)) if refit else folders_of(run)
     calibration = calibration_of(runs)
     posterior, _ = load_runs(runs, trust, device)
     tell_doubt(runs)
     encoding = read_encoding(runs[0], posterior)
-    numbered = with_numbers(rows.reset_index(drop=True), encoding.inputs.written)  # messages count its rows
+    numbered = rows.set_axis(names, axis=1).reset_index(drop=True)  # messages count its rows
+    numbered = encoding.reading.with_gaps(with_numbers(numbered, encoding.inputs.written))
     kind = weights_of(posterior, calibration, weights)
     return predicted(posterior, encoding, numbered, "the table", calibration, kind).set_index(rows.index)
 
@@ -202,6 +211,7 @@ def predicted(
         made = predicted(posterior, alone, rows[complete], place, calibration, kind)
         return made.set_axis(rows.index[complete]).reindex(rows.index)
     x, target = encoding.encode(rows, "input: ", place), encoding.target  # x: (n, features)
+    encoding.inputs.warn_of_far(rows, posterior.target["num_data"], place)
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))), kind)
     if isinstance(target, NumberTarget | NumberTargets) and isinstance(prediction, ValuePrediction):
         names = [part.name for part in number_targets(target)]

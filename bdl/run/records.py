@@ -16,7 +16,7 @@ from bdl.disk.files import SMALL_FILE, parse_json, read_file
 from bdl.disk.manifest import manifests_of, read_listed, write_listed
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import Calibration, CalibrationRequest, from_plain
-from bdl.posterior.calibration import TemperatureScaling
+from bdl.posterior.calibration import ConformalSets, TemperatureScaling
 
 CONFIG, PREPROCESSING, METRICS, TIMING = "config.yaml", "preprocessing.json", "metrics.json", "timing.json"
 CALIBRATION = "calibration.json"
@@ -81,7 +81,8 @@ def is_calibrated(run: Path, request: CalibrationRequest) -> bool:
         return False
     if isinstance(found, TemperatureScaling):
         return request.method == "temperature"
-    return request.method == "conformal" and found.level == request.level
+    by_class = isinstance(found, ConformalSets) and isinstance(found.threshold, tuple)
+    return request.method == "conformal" and found.level == request.level and by_class == (request.by == "class")
 
 
 def read_calibration(run: Path) -> Calibration | None:

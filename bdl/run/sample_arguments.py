@@ -29,6 +29,7 @@ class SampleArguments(TypedDict, total=False):
     lr: Required[float]
     dynamics: Transition
     keep: Keep | None
+    full_energy: bool | None
     chains: int | None
     start: Literal["fresh", "given"] | None
     test: Iterable[Any] | Mapping[str, Iterable[Any]] | None

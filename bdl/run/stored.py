@@ -35,7 +35,7 @@ from bdl.run.keys import TRAIN
 from bdl.run.machine import find_device, keep_freed_memory
 from bdl.run.records import CONFIG, RUN_FILES, read_config
 from bdl.run.section import OF_DATA, Section, own_likelihood
-from bdl.run.validate import check_value
+from bdl.run.validate import fitting
 
 ALTERED = "was altered or lost after bdl had written it"
 ADDED = "is in no manifest: it was added, or its line was lost"
@@ -65,9 +65,28 @@ def load_runs(
     cores = usable_cores()
     torch.set_num_threads(min(configs[0].threads or cores, cores))
     mlp_library.let_evaluate(configs[0].get("compile") is not False)
+    refuse_too_large(configs[0], runs[0])
     net: torch.nn.Module = Section[torch.nn.Module].of(configs[0].model).build().to(find_device(device))
     likelihood = own_likelihood(Section.of(configs[0].loss).build())  # it says what the outputs mean
     return bdl.Posterior.opened(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]
+
+
+def refuse_too_large(config: DictConfig, run: Path) -> None:
+    """Raise ConfigError for a network of bdl with more numbers than a file of samples holds, before it takes memory."""
+    section = Section[torch.nn.Module].of(config.model)
+    if not section.target.startswith("bdl.models.") or OmegaConf.select(config, "sampler.only") is not None:
+        return
+    try:
+        with torch.device("meta"):
+            numbers = sum(p.numel() for p in section.build().parameters())
+    except (RuntimeError, NotImplementedError):  # a network that needs values while it is built
+        return
+    held = max((path.stat().st_size for path in (run / "samples").glob("*.safetensors")), default=None)
+    if held is not None and 2 * numbers > held:  # numbers of 2 bytes at least
+        raise ConfigError(
+            f"{run / CONFIG} describes a network of {numbers:,} numbers, and no file of samples has more than "
+            f"{held:,} bytes: it was altered (model); restore it"
+        )
 
 
 def read_run(run: Path, trust: Sequence[str] | str = (), skip_bad: bool = False) -> DictConfig:
@@ -95,7 +114,7 @@ def read_checked(run: Path, trust: Sequence[str] | str = (), skip_bad: bool = Fa
     if missing := [key for key in READ if key not in config]:
         raise ConfigError(f"{run / CONFIG} is damaged (it has no {missing[0]}): restore it")
     try:
-        check_value("threads", config.threads, TRAIN["threads"])
+        fitting("threads", config.threads, TRAIN["threads"])
     except ConfigError as error:
         raise ConfigError(f"{run / CONFIG} is damaged ({error}): restore it") from error
     if difference := target_difference(run, config, skip_bad):

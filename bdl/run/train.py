@@ -138,7 +138,7 @@ def answer(directory: RunDirectory, metrics: dict[str, float], calibrate: Calibr
     print(f"{directory.path} already holds this run, complete; another seed or hydra.run.dir makes a new one")
     print_summary(metrics)
     if calibrate is not None and not is_calibrated(directory.path, calibrate):
-        print(f"it is not calibrated so: bdl evaluate {directory.path} calibrate={calibrate.method} does it")
+        print(f"it is not calibrated so: bdl evaluate {directory.path} {calibrate.words} does it")
 
 
 def sample_stacks(

@@ -25,6 +25,7 @@ from bdl.run.config import plain
 
 Target = type | Callable[..., object]  # a class, or a function that builds something
 BUILT = "built by a _target_"
+NAMES = {f"data.{key}" for key in ("target", "order", "group", "exposure", "weight", "split_column")}  # of columns
 SEVERAL = re.compile("a (whole number|number|word)")
 PLAIN = {  # type -> those of its values in YAML, its name in words
     int: ((int,), "a whole number"),
@@ -115,7 +116,7 @@ def _check_arguments(path: str, node: DictConfig, target: Target) -> None:
         if key not in annotations or OmegaConf.is_dict(value) or OmegaConf.is_interpolation(node, key):
             continue
         if value is not None or f"{path}.{key}" not in _FILLED_IN:
-            check_value(f"{path}.{key}", value, annotations[key])
+            node[key] = fitting(f"{path}.{key}", value, annotations[key])
 
 
 def arguments_of(target: Target) -> tuple[dict[str, Any], bool]:
@@ -140,12 +141,26 @@ def arguments_of(target: Target) -> tuple[dict[str, Any], bool]:
     return typed, False
 
 
-def check_value(key: str, value: object, wanted: object) -> None:
-    """Raise ConfigError for a value that does not fit. One that lacks its brackets is shown with them."""
-    value, rule = plain(value), rule_of(wanted)
-    if not rule.fits(value):
-        remedy = f": write '{key}=[{value}]'" if rule.fits([value]) else ""
-        raise ConfigError(f"{key} must be {rule.words}, got {value!r}{remedy}")
+def fitting(key: str, value: object, wanted: object) -> Any:
+    """The value, with words in the place of numbers where words are meant, such as a column named 2020.
+
+    Raises ConfigError for one that does not fit. One that lacks its brackets is shown with them.
+    """
+    given, rule = plain(value), rule_of(wanted)
+    named = isinstance(given, list) or key in NAMES
+    for fits in (given, _in_words(given)) if named else (given,):
+        if rule.fits(fits):
+            return value if fits is given else fits
+    remedy = f": write '{key}=[{given}]'" if rule.fits([given]) or rule.fits(_in_words([given])) else ""
+    raise ConfigError(f"{key} must be {rule.words}, got {given!r}{remedy}")
+
+
+def _in_words(value: Any) -> Any:
+    """A number as a word, and so each of a list, with truth values and null as YAML writes them."""
+    if isinstance(value, list):
+        named = {True: "true", False: "false", None: "null"}
+        return [named[each] if each is None or isinstance(each, bool) else _in_words(each) for each in value]
+    return str(value) if type(value) in (int, float) else value
 
 
 def rule_of(wanted: object) -> Rule:

@@ -134,7 +134,6 @@ def facts_of_samples(posterior: bdl.Posterior, summary: Summary) -> dict[str, st
         **diverged_fact(posterior),
         "T": f"{summary.metrics['temperature']:g}" + ("" if moves is None else f"; the chains move at T = {moves:g}"),
         **({} if posterior.stacking is None else {"weights of chains": posterior.stacking.words}),
-        **calibration_fact(summary),
     }
 
 
@@ -149,6 +148,7 @@ def publish(
 ) -> ReportData:
     """Write report.html and metrics.json into the folder and print the summary. Returns what the report shows."""
     summary.class_names = words.class_names
+    facts = {**facts, **calibration_fact(summary)}
     summary.metrics |= target_metrics(summary.evaluations, words.units)
     summary.metrics |= never_predicted(summary.evaluations, words.class_names)
     if summary.calibration is not None:
@@ -158,7 +158,7 @@ def publish(
     summary.metrics |= verdict(summary.metrics).numbers
     write_metrics(folder / "metrics.json", summary.metrics)
     print(f"report: {page}")
-    print_summary(summary.metrics, summary.seconds)
+    print_summary(summary.metrics, summary.seconds, summary.class_names)
     return data
 
 

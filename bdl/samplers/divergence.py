@@ -104,6 +104,11 @@ def _all_finite(value: Tensor) -> bool:
 
 
 def _message(where: str, step: int, lr: Scalar) -> str:
+    if step == 0:  # no step has been made, so that lr has no part in it
+        return (
+            f"{where} is not finite at step 0: the data, the weights where the chain begins or the loss have numbers "
+            "that are not finite, or too large for their type; look at torch.isfinite of a batch and of net(x)"
+        )
     return (
         f"{where} is not finite at step {step}: most likely lr = {lr} is too large for this network, or the data "
         "contain NaN; lower lr, warm it up, or clip (bdl.ClipNorm); nothing of this step was written"

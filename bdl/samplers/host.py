@@ -19,6 +19,7 @@ class Host:
     full_loss: MeanLoss | None = None  # the loss over all the data
     full_gradient: MeanLoss | None = None  # the same, once it is back-propagated in the mode of the steps' batches
     batches: int | None = None  # how many steps a pass over the data has
+    items: Callable[[], int | None] | None = None  # returns how many the step's batch holds; None where nobody tells
     batch_loss: MeanLoss | None = None  # the loss of the step's own batch, without gradients
     per_example: Callable[[], Tensor] | None = None  # returns the gradients (..., n, d) of the items of the batch
     noise_draws: Callable[[], Tensor] | None = None  # returns (..., r, d) draws with the covariance of batch gradients

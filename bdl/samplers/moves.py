@@ -52,8 +52,11 @@ class Moves(ABC):
 
     compiled: CompiledSteps = field(init=False)  # says which steps it `takes`
 
-    def loss(self, closure: Closure | None) -> Tensor | None:
-        """What has to be known of the batch before `step`: the loss of a closure that is called once."""
+    def loss(self, closure: Closure | None, items: int | None) -> Tensor | None:
+        """What has to be known of the batch before `step`: the loss of a closure that is called once.
+
+        items: how many the batch holds; None where the host may know it.
+        """
         return None
 
     @abstractmethod
@@ -109,8 +112,12 @@ class GradientMoves(Moves):
     def __post_init__(self) -> None:
         self.compiled, self.python = CompiledUpdate(self.chain), PythonUpdate(self.chain, self.potential)
 
-    def loss(self, closure: Closure | None) -> Tensor | None:
-        return self.evaluation.loss(closure)
+    def loss(self, closure: Closure | None, items: int | None) -> Tensor | None:
+        sizes, told = self.potential.sizes, self.chain.host.items
+        sizes.watches = items is None and told is None
+        loss = self.evaluation.loss(closure)
+        sizes.see(told() if items is None and told is not None else items)
+        return loss
 
     def step(self, closure: Closure | None, loss: Tensor | None, now: StepSettings, measure: bool) -> Tensor | None:
         e = self.evaluation.evaluate(loss, self._measures(measure))

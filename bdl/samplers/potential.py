@@ -13,6 +13,8 @@ from torch import Tensor
 
 from bdl.devices import widest
 from bdl.errors import ConfigError, DivergedError
+from bdl.samplers.backpropagated import call
+from bdl.samplers.batch_sizes import BatchSizes
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
@@ -74,6 +76,7 @@ class Potential(Saved):
         self.needs_energy = needs_energy
         self.energy: Tensor | None = None
         self.idle = IdleParameters(chain)
+        self.sizes = BatchSizes(num_data, chain.dynamics)
         self.energy_watch = EnergyWatch(num_data)
         self.reset()
         if not prior.needs_start:
@@ -91,12 +94,11 @@ class Potential(Saved):
         buffer = self.chain.buffer
         return self._given.centred(buffer.names, buffer.shapes, start).bind(buffer.shapes, self.chain.theta)
 
-    def loss(self, closure: Closure | None) -> Tensor | None:
-        """() or (C,) the loss that the closure returns, after it has back-propagated it."""
+    def loss(self, closure: Closure | None, of_batch: bool = True) -> Tensor | None:
+        """() or (C,) the loss that the closure returns, of a batch or of all the data; it has back-propagated it."""
         loss: Any = None
         if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+            loss = call(closure, compares=self.chain.steps == 0 and self.chain.host.items is None)
         if loss is not None:
             loss = torch.as_tensor(loss)
             self.chain.watches_gradients = loss.requires_grad
@@ -105,6 +107,8 @@ class Potential(Saved):
                     f"the closure has back-propagated nothing at step {self.chain.steps}: the gradients are those of "
                     "an earlier step; call loss.backward() in it"
                 )
+            if self.sizes.watches and of_batch:
+                self.sizes.watch(loss)
             loss = loss.detach()
             if loss.shape != (lead := self.chain.lead):
                 wanted = f"the {lead[0]} mean losses, shape ({lead[0]},)" if lead else "one mean loss, shape ()"
@@ -121,7 +125,10 @@ class Potential(Saved):
         to follow. Ranks of a group stop together: what they share is in `total`, and not the loss of one's own batch.
         """
         self.idle.refuse(idle)
-        energy = None if loss is None or not self.chain.host.loss_is_whole or not measure else self.energy_of(loss)
+        if self.sizes.weight != 1:
+            self.chain.g.mul_(self.sizes.weight)
+        mean = None if loss is None or not self.chain.host.loss_is_whole else self.sizes.of_all(loss)
+        energy = None if mean is None or not measure else self.energy_of(mean)
         total = self.chain.g.sum()
         if energy is not None:
             total = total + energy.sum()
@@ -132,6 +139,7 @@ class Potential(Saved):
 
     def evaluate_by(self, gradient: BoundGradient, measure: bool, reads: tuple[object, ...] = ()) -> Evaluation:
         """`evaluate` for a gradient that needs no autograd. reads: what its kernels read, beside θ and g."""
+        self.sizes.see(None)
 
         def work() -> Evaluation:
             return self.evaluate(gradient.write(self.chain.g_views), list(gradient.idle()), measure)
@@ -198,6 +206,7 @@ class Potential(Saved):
                 'energy="control" needs sampler.batch_loss: set it to a function that returns the mean NLL of the '
                 "step's own batch, which BayesianModule does for batches that are not accumulated"
             )
+        self.sizes.refuse_unequal('energy="control" compares energies of one batch')
         present = self.chain.theta.clone()
         try:
             self.chain.theta.copy_(theta)
@@ -226,6 +235,7 @@ class Potential(Saved):
     def _replace(self, error: DivergedError, *values: Tensor | None) -> None:
         """Let the survivors decide on a divergence. values: (C, ...), of the step that is being made."""
         self.survivors.replace(error, *values)
+        self.sizes.forget()
         self.reset()
 
     def reset(self) -> None:
@@ -242,7 +252,8 @@ class Potential(Saved):
     def state_dict(self) -> dict[str, Any]:
         start = {} if self.start is None else {"start": self.start}
         drawn = {"precision": torch.cat(self.prior.learned(), -1)} if self._given.learns else {}
-        return {**super().state_dict(), "first_loss": self.energy_watch.first, **start, **drawn}
+        sizes = self.sizes.state_dict()
+        return {**super().state_dict(), "first_loss": self.energy_watch.first, "sizes": sizes, **start, **drawn}
 
     def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
         """Raises ConfigError if one prior is centred where its chains began, and the other is not."""
@@ -255,6 +266,7 @@ class Potential(Saved):
             )
         super().load_state_dict(state, theta)
         self.energy_watch.first = state["first_loss"]
+        self.sizes.load_state_dict(state.get("sizes", {}), theta)
         if start is not None:
             start = self.start = start.to(theta, copy=True)
             self.prior = self._bound(start)

@@ -32,7 +32,7 @@ from bdl.samplers.priors import blocks as block
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import Gaussian
 from bdl.samplers.resume import Saved, check_saved, to_save
-from bdl.samplers.settings import StepSettings, check_numbers
+from bdl.samplers.settings import Defaults, StepSettings, check_numbers
 from bdl.samplers.temperatures import ChainTemperatures
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.samplers.weighting.reweighting import Reweighting
@@ -110,7 +110,7 @@ class Sampler(Shown, torch.optim.Optimizer):
         refuse_types(prior, weighting, exchange, clip)
         refuse_combinations(dynamics, weighting, exchange, clip, on_divergence, chains)
         self.control = estimator_of(gradient, dynamics, weighting)
-        super().__init__(checked(params), {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
+        super().__init__(checked(params), Defaults(lr=lr, temperature=temperature, zeta=weighting.zeta))
         self.dynamics, self.weighting, self.exchange, self.clip = dynamics, weighting, exchange, clip
         self.num_data, self.chains, self.seed, self.stack = int(num_data), chains, seed, stack
         self.used = StepSettings(lr, temperature, weighting.zeta)  # settings of the last step
@@ -159,15 +159,18 @@ class Sampler(Shown, torch.optim.Optimizer):
             self.chain.lent.lend()
 
     @torch.no_grad()
-    def step(self, closure: Closure | None = None, measure: bool = True) -> Tensor | None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Closure | None = None, measure: bool = True, items: int | None = None
+    ) -> Tensor | None:
         """One step of the chain; returns the loss, with the control variate where `gradient` asks for one.
 
         closure: zeroes the gradients, back-propagates the mean batch NLL and returns it. With `chains=C` it returns the
         (C,) mean losses whose sum it back-propagated. A `FullBatch` kernel calls it once or several times.
         measure: False leaves `energy` None where the step does not need it, which spares the ranks of a group an
         all-reduce. All ranks have to pass the same.
+        items: how many the batch holds, so that those of a short batch count as much as others, see `BatchSizes`.
         """
-        loss = self.moves.loss(closure)
+        loss = self.moves.loss(closure, items)
         self._follow()  # after the closure, which may move the parameters
         self.used = self.settings()
         loss = self.moves.step(closure, loss, self.used, measure)

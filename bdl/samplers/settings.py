@@ -14,6 +14,21 @@ from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import Scalar
 
 
+class Defaults(dict[str, Any]):
+    """The defaults of the parameter group. Schedulers that cycle a momentum look for it here.
+
+    Raises ConfigError when asked for one, where torch's CyclicLR and OneCycleLR would say less.
+    """
+
+    def __contains__(self, name: object) -> bool:
+        if name == "momentum" and not super().__contains__(name):
+            raise ConfigError(
+                "a Sampler has no momentum that a scheduler may cycle, because its dynamics keeps the target "
+                "distribution for a fixed friction: pass cycle_momentum=False"
+            )
+        return super().__contains__(name)
+
+
 @dataclass(frozen=True)
 class StepSettings:
     """lr and temperature are floats or (C,) tensors; under replica exchange the temperature is that of every rung."""

@@ -169,12 +169,13 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         return self.classes_[likeliest]
 
     def conformal_set(
-        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9, groups_val: Any = None
+        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9, groups_val: Any = None, by_class: bool = False
     ) -> np.ndarray:
         """(n, K) whether a class belongs to the set of a row; the sets hold the true class with this probability.
 
         That holds on average over rows that are exchangeable with (X_val, y_val), which `fit` must not have seen; see
-        `bdl.ConformalSets`. With groups_val (n,), of rows that depend on each other, it holds for rows of new groups.
+        `bdl.ConformalSets`. With groups_val (n,), of rows that depend on each other, it holds for rows of new groups;
+        by_class, for the rows of each class by themselves.
         Raises ValueError for too few rows or groups, and for classes that `fit` has not seen.
         """
         prediction: Any = self.predictive(X_val)
@@ -183,7 +184,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
             raise ConfigError(f"y_val has the class {strange[0]!r}, which fit has not seen: leave its rows out")
         new: Any = self.predictive(X)
         groups = group_numbers(groups_val, len(codes), "groups_val")
-        return ConformalSets.fit(prediction, torch.from_numpy(codes), coverage, groups)(new).numpy()
+        return ConformalSets.fit(prediction, torch.from_numpy(codes), coverage, groups, by_class)(new).numpy()
 
 
 @dataclass(eq=False, repr=False)

@@ -14,7 +14,7 @@ from bdl.engine.functional import evaluating
 from bdl.likelihoods import Likelihood, Loss
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import Gaussian
-from bdl.samplers.priors.scales import of_tensors
+from bdl.samplers.priors.scales import Shapes, of_tensors
 from bdl.seeding import generator
 from bdl.tune.choice import Choice
 from bdl.tune.score import clear_winner
@@ -22,6 +22,8 @@ from bdl.tune.trial import Problem
 
 # Of Gaussian's precision; the first stays unless another is clearly better
 OF_NUMBERS: tuple[Any, ...] = (1.0, "fan_in", "smooth", "steep")
+# Of numbers, by one hidden layer: under precision 1 its 50 units let the predicted std vary by powers of ten
+OF_ONE_LAYER: tuple[Any, ...] = ("smooth", 1.0, "fan_in", "steep")
 OF_COUNTS: tuple[Any, ...] = (1.0, "fan_in")  # whose logarithms are outputs: under a wide prior means have no bounds
 OF_CLASSES: tuple[Any, ...] = (1.0, "fan_in", "steep")
 ACTED = 3.0  # times 1/e
@@ -33,11 +35,15 @@ def is_around_zero(prior: Prior) -> bool:
     return isinstance(prior, Gaussian) and not prior.learns and isinstance(prior.mean, int | float) and prior.mean == 0
 
 
-def candidates(loss: Loss) -> tuple[Any, ...]:
-    """The precisions that are compared; what the outputs mean decides which functions are likely."""
+def candidates(loss: Loss, shapes: Shapes = ()) -> tuple[Any, ...]:
+    """The precisions that are compared; what the outputs mean decides which functions are likely.
+
+    shapes: of one chain's parameter tensors.
+    """
+    of_numbers = OF_ONE_LAYER if sum(len(shape) > 1 for shape in shapes) == 2 else OF_NUMBERS
     if not isinstance(loss, Likelihood):
-        return OF_NUMBERS
-    return OF_CLASSES if loss.outputs in ("logits", "labels") else OF_COUNTS if loss.counts else OF_NUMBERS
+        return of_numbers
+    return OF_CLASSES if loss.outputs in ("logits", "labels") else OF_COUNTS if loss.counts else of_numbers
 
 
 def at_share(prior: Prior, share: float, problem: Problem) -> Prior:

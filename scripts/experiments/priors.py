@@ -25,7 +25,7 @@ import bdl
 from bdl.data import TensorBatches
 from bdl.models import MLP
 from bdl.tune.find import rows_of_trials
-from bdl.tune.prior import OF_CLASSES, OF_NUMBERS, at_share
+from bdl.tune.prior import OF_CLASSES, OF_NUMBERS, OF_ONE_LAYER, at_share, candidates
 from bdl.tune.sampler import SAMPLERS
 from bdl.tune.score import Score, clear_winner
 from bdl.tune.temperature import TEMPERATURES_TRIED, hottest_good
@@ -138,7 +138,7 @@ def cells(rows: tuple[Tensor, ...], hidden: Sequence[int], classes: bool, seed: 
     of_start = Score((x_test, y_test))
     of_start(still)
     yield "start", Cell(of_start.nll)
-    for precision in OF_CLASSES if classes else OF_NUMBERS:
+    for precision in candidates(loss):
         for temperature in TEMPERATURES_TRIED if classes else (1.0,):
             prior = at_share(bdl.Gaussian(precision), temperature, problem)
             trial = Trial(replace(problem, temperature=temperature), SAMPLERS["mclmc"](STEPS), prior, 1e-3, "prior")
@@ -151,9 +151,9 @@ def cells(rows: tuple[Tensor, ...], hidden: Sequence[int], classes: bool, seed: 
             yield f"{precision} at {temperature:g}", Cell(test.nll, val.nll)
 
 
-def chosen(val: dict[str, Tensor], classes: bool) -> str:
+def chosen(val: dict[str, Tensor], classes: bool, hidden: Sequence[int]) -> str:
     """What the rules of tuning take: a prior at T = 1, then a T for it."""
-    tried = OF_CLASSES if classes else OF_NUMBERS
+    tried = OF_CLASSES if classes else OF_ONE_LAYER if len(hidden) == 1 else OF_NUMBERS
     prior = clear_winner({name: val[f"{name} at 1"] for name in tried})
     temperatures = TEMPERATURES_TRIED if classes else (1.0,)
     return f"{prior} at {hottest_good({t: val[f'{prior} at {t:g}'] for t in temperatures}):g}"
@@ -164,7 +164,7 @@ def measure(rows: tuple[Tensor, ...], hidden: Sequence[int], classes: bool, seed
     each = dict(cells(rows, hidden, classes, seed))
     val = {name: cell.val for name, cell in each.items() if cell.val is not None}
     means = {name: round(float(cell.test.mean()), 4) for name, cell in each.items()}
-    return {"test": means, "chosen": chosen(val, classes)}
+    return {"test": means, "chosen": chosen(val, classes, hidden)}
 
 
 def report(record: dict[str, Any]) -> str:

@@ -8,8 +8,13 @@ from typing import Any
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 RESULTS = Path(__file__).parents[1] / "results"
-SHOWN = ("reproduce/*/table.md", "reproduce/*/*.png", "leaderboard/leaderboard.md", "leaderboard/leaderboard.png")
-PAGES = {"literature.md": "reproduce/", "samplers.md": "leaderboard/"}  # folder of the results that a page shows
+SHOWN = (
+    "reproduce/*/table.md", "reproduce/*/*.png", "leaderboard/leaderboard.md", "leaderboard/leaderboard.png",
+    "tables_comparison/ranks.md", "tables_comparison/ranks.png",
+)  # fmt: skip
+PAGES = {  # folder of the results that a page shows
+    "literature.md": "reproduce/", "samplers.md": "leaderboard/", "tables-comparison.md": "tables_comparison/",
+}  # fmt: skip
 
 
 def on_files(files: Files, config: Any) -> Files:

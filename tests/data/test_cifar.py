@@ -53,6 +53,12 @@ def test_images_and_labels_are_those_of_the_files_in_their_order(folder):
         assert torch.equal(x, torch.from_numpy(folder.x[split])) and y.tolist() == folder.y[split]
 
 
+def test_classes_have_their_names(folder):
+    names = CIFARDataModule(folder.root, folder.classes, batch_size=5).class_names
+    known = {10: {0: "airplane", 3: "cat", 9: "truck"}, 100: {0: "apple", 8: "bicycle", 49: "mountain", 99: "worm"}}
+    assert len(set(names)) == folder.classes and known[folder.classes].items() <= dict(enumerate(names)).items()
+
+
 def test_torchvision_reads_the_same(folder, monkeypatch):
     meta = folder.source.meta  # torchvision reads the class names too
     md5 = write_file(folder.folder / meta["filename"], pickle.dumps({meta["key"]: ["what"]}, protocol=2))

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from bdl.data.dates import DateColumn, find_format, holds_dates
+from bdl.data.dates import DateColumn, find_format, holds_dates, parse
 from bdl.data.kinds import Refused
 from bdl.data.table import read_table
 
@@ -124,3 +124,23 @@ def test_dates_that_parquet_stores_are_dates(tmp_path):
     table.to_parquet(tmp_path / "a.parquet")
     data = read_table(tmp_path / "a.parquet", "y", format="parquet")
     assert [type(column) for column in data.encoding.inputs.columns] == [DateColumn, DateColumn]
+
+
+@pytest.mark.parametrize(
+    "way", ["%H:%M", "%H.%M.%S", "%I %p", "%I%p", "%I:%M %p", "%I:%M%p", "%H:%M:%S", "%d.%m.%Y %I:%M %p"]
+)
+def test_times_are_read_as_people_write_them(way):
+    texts = TIMES.dt.strftime(way).rename("when")
+    assert holds_dates(texts) and find_format(texts, None)[0] == way
+    (hours,) = {tuple(parse(texts, way, "").dt.hour)}
+    assert hours == tuple(TIMES.dt.hour)
+
+
+@pytest.mark.parametrize("years, told", [((50, 89), True), ((36, 99), True), ((1, 24), False), ((69, 99), False)])
+def test_years_of_two_digits_in_two_centuries_are_asked_about(years, told):
+    texts = pd.Series([f"{d:02d}.{m:02d}.{y:02d}" for y in range(*years) for d, m in ((13, 4), (28, 11))], name="born")
+    if not told:
+        assert find_format(texts, None)[0] == "%d.%m.%y"
+        return
+    with pytest.raises(Refused, match=f"years of two digits such as '13.04.{years[0]}', which may be 19{years[0]}"):
+        find_format(texts, None)

@@ -15,10 +15,12 @@ from forked import Forked
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
 from pages import CONTRIBUTING, PAGES, README, ROOT, blocks, commands, commands_of, options
 from repeats import slow_where
 
 import bdl
+from bdl.run.validate import arguments_of, fitting
 
 SMALL = ("length=60", "chains=2", "collect.keep.burn_in=20", "collect.keep.every=10", "logger=none", "train_items=200")
 LONG = ("own-network", "predictions", "tutorial-sklearn", "tutorial-table")  # two thirds of the time of all pages
@@ -194,3 +196,15 @@ def test_the_release_has_one_version_and_one_date():
     built = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" in built["project"]["dynamic"] and "version" not in built["project"]
     assert built["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "bdl.__version__"}
+
+
+def test_values_of_keys_in_the_tables_of_a_page_are_taken():
+    """A row such as | `data.missing` | words for a gap, such as `[k.A.,-999]` |: each value in it that is a list."""
+    text = (ROOT / "docs" / "tables.md").read_text()
+    rows = re.findall(r"^\| `(data\.\w+)` \|(.*)$", text, re.M)
+    examples = [(key, value) for key, row in rows for value in re.findall(r"`(\[[^`]*\])`", row)]
+    assert ("data.missing", "[k.A.,-999]") in examples
+    for key, value in examples:
+        cfg = composed("data=csv", "data.path=t.csv", "data.target=y", f"{key}={value}")
+        wanted = arguments_of(bdl.data.read_table)[0][key.removeprefix("data.")]
+        assert all(type(word) is str for word in fitting(key, OmegaConf.select(cfg, key), wanted)), f"{key}={value}"

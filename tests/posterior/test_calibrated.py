@@ -93,3 +93,51 @@ def test_what_cannot_be_fitted_is_refused_before_sampling():
         CalibrationRequest("conformal", 1.0)
     with pytest.raises(ConfigError, match="no calibration"):
         from_plain({"kind": "sets", "level": 0.9})
+
+
+def rare(seed: int, items: int = 4000) -> ClassEvaluation:
+    """3 % of the items are of class 1, and the network is rarely sure of it."""
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(items, generator=random)
+    y = (torch.rand(items, generator=random) < torch.sigmoid(x - 4.2)).long()
+    evaluation = ClassEvaluation(bdl.CategoricalNLL(), y, 1)
+    evaluation.add([0], torch.stack([torch.zeros(items), x - 4.2], 1)[None])
+    return evaluation
+
+
+def test_sets_by_class_keep_the_level_for_a_rare_class():
+    """One threshold for all leaves the rare class out of nearly all sets; its own one has n of some 100 items."""
+    (_, one), (fitted, own) = (
+        CalibrationRequest("conformal", 0.9, by).fit({"val": rare(0), "test": rare(1)}) for by in (None, "class")
+    )
+    assert one["test/conformal/coverage/class_1"] < 0.3 and one["test/conformal/lowest_class"] == 1
+    n = int((rare(1).labels == 1).sum())
+    for k, count in ((0, 4000 - n), (1, n)):  # the standard error counts both splits
+        se = (2 * 0.9 * 0.1 / count) ** 0.5
+        assert own[f"test/conformal/coverage/class_{k}"] == pytest.approx(0.9, abs=4 * se)
+    assert from_plain(to_plain(fitted)) == fitted
+    said = sentence(one, ["no", "fraud"])
+    assert f"of the {n} test items of class fraud, the least" in said and "calibrate.by=class" in said
+    assert "sets by class of level 90 %" in sentence(own) and "calibrate.by=class" not in sentence(own)
+
+
+def test_the_share_of_empty_sets_is_told():
+    """Where all items are surely right, the threshold is near 0, and an unsure item has no class."""
+    evaluation = ClassEvaluation(bdl.CategoricalNLL(), torch.zeros(100).long(), 1)
+    evaluation.add([0], torch.stack([torch.linspace(0, 20, 100), torch.zeros(100)], 1)[None])
+    _, numbers = CalibrationRequest("conformal", 0.9).fit({"val": evaluation, "test": evaluation})
+    assert numbers["test/conformal/empty"] == pytest.approx(0.1, abs=0.011)
+    assert "9.0 % of them empty" in sentence(numbers)
+
+
+def test_a_class_with_too_few_items_belongs_to_all_sets():
+    probs = torch.tensor([[0.9, 0.1]]).expand(30, 2)
+    prediction = bdl.Prediction(probs, *torch.zeros(3, 30), torch.zeros(30, 2))
+    sets = bdl.ConformalSets.fit(prediction, torch.tensor([0] * 26 + [1] * 4), 0.9, by_class=True)
+    assert sets(prediction)[:, 1].all() and sets.threshold[1] == 1.0  # type: ignore[index]
+
+
+@pytest.mark.parametrize("method, outputs", [("temperature", "logits"), ("conformal", "values")])
+def test_what_has_no_classes_is_refused_by_class(method, outputs):
+    with pytest.raises(ConfigError, match="calibrate.by=class"):
+        CalibrationRequest(method, 0.9, "class").check(outputs, True, True, 100)

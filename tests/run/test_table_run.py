@@ -218,8 +218,9 @@ def test_predictions_beyond_all_that_training_had_are_told(script, numbers, tmp_
     rows.to_csv(tmp_path / "far.csv", index=False)
     output = tmp_path / "p.csv"
     status, _, err = script("predict", f"run={tmp_path / 'run'}", f"input={tmp_path / 'far.csv'}", f"output={output}")
-    assert status == 0 and len(err) == 1, err
-    assert "far.csv: for 1 of 5 rows, row 2 the first, the mean or the standard deviation of y is beyond any" in err[0]
+    assert status == 0 and len(err) == 2, err
+    assert "far from all training rows: size in 1 of 5 rows (20 %), 1e+17 in row 2" in err[0]
+    assert "far.csv: for 1 of 5 rows, row 2 the first, the mean or the standard deviation of y is beyond any" in err[1]
     assert not pd.read_csv(output)["std"].iloc[1] < 1e15
 
 

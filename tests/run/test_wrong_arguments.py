@@ -77,8 +77,8 @@ SAMPLE = {
     "meta": (dict(net=nn.Linear(3, 3, device="meta")), "weight is on the device meta and has no values yet"),
     "sparse gradients": (dict(net=embedding(sparse=True)), "a layer gives sparse gradients: build it with"),
     "DataParallel": (dict(net=nn.DataParallel(nn.Linear(3, 3))), "DataParallel wraps the network: give its .module"),
-    "no network": (dict(net="mlp"), "bdl.sample needs a network, got 'mlp'"),
-    "a function": (dict(net=lambda: nn.Linear(3, 3), chains=2), "bdl.sample needs a network"),
+    "no network": (dict(net="mlp"), "bdl.sample needs a network, or .*, got 'mlp'"),
+    "a function": (dict(net=lambda: 3, chains=2), "function that builds it, got one that returns 3"),
     "a loss by name": (dict(loss="mse"), "a loss is a likelihood such as .*, or a function, got 'mse'"),
     "a class of losses": (dict(loss=bdl.CategoricalNLL), "a loss is a likelihood such as"),
     "no rule": (dict(keep=5), "keep must be a rule such as bdl.schedules.EveryStep"),
@@ -235,7 +235,7 @@ def test_classes_of_any_whole_type_are_sampled(tmp_path, kind):
 def test_a_batch_sampler_of_ones_own_is_read_in_its_size(tmp_path):
     order = BatchSampler(RandomSampler(range(N)), 10, drop_last=False)
     data = DataLoader(TensorDataset(X, Y), batch_sampler=order)
-    common = {"steps": 3, "lr": 0.01, "accelerator": "cpu", "keep": EveryStep(1, 1)}
+    common = {"steps": 3, "lr": 0.01, "accelerator": "cpu", "keep": EveryStep(1, 1), "full_energy": True}
     assert bdl.sample(nn.Linear(3, K), None, data, tmp_path, **common).records[-1].energy_full is not None
 
 

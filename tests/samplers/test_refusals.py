@@ -140,3 +140,26 @@ def test_the_first_loss_outlives_a_checkpoint():
     other = sampler_of(net)
     other.load_state_dict(sampler.state_dict())
     assert other.potential.energy_watch.first == sampler.potential.energy_watch.first is not None
+
+
+@pytest.mark.parametrize("cycle", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda s, cycle: torch.optim.lr_scheduler.CyclicLR(s, 1e-3, 1e-2, cycle_momentum=cycle),
+        lambda s, cycle: torch.optim.lr_scheduler.OneCycleLR(s, 1e-2, total_steps=9, cycle_momentum=cycle),
+    ],
+)
+def test_a_scheduler_may_cycle_lr_but_no_momentum(make, cycle):
+    net = torch.nn.Linear(2, 1)
+    sampler = bdl.Sampler(net.named_parameters(), bdl.SGHMC(), num_data=10, lr=0.01)
+    if cycle:
+        with pytest.raises(ConfigError, match="pass cycle_momentum=False"):
+            make(sampler, cycle)
+        return
+    scheduler = make(sampler, cycle)
+    before = sampler.param_groups[0]["lr"]
+    net(torch.ones(1, 2)).sum().backward()
+    sampler.step()
+    scheduler.step()
+    assert sampler.param_groups[0]["lr"] != before

@@ -88,6 +88,14 @@ def test_numbers_and_classes_have_candidates_of_their_own():
     assert OF_CLASSES[0] == OF_NUMBERS[0] == 1.0  # what stays where nothing is clearly better
 
 
+def test_networks_of_one_hidden_layer_begin_at_smooth_functions():
+    shapes = [(50, 23), (50,), (2, 50), (2,)]
+    tried = candidates(bdl.HeteroscedasticNLL(), shapes)
+    assert tried[0] == "smooth" and set(tried) == set(OF_NUMBERS)
+    assert candidates(bdl.HeteroscedasticNLL(), [(50, 23), (50,), *shapes]) == OF_NUMBERS
+    assert candidates(bdl.CategoricalNLL(), shapes) == OF_CLASSES
+
+
 def test_a_first_that_still_moves_needs_a_clearer_winner():
     first, noise = torch.ones(100), torch.linspace(-1, 1, 100)
     about = {1.0: "wide", "smooth": "slow"}

@@ -190,8 +190,8 @@ class ControlledGradient(BatchGradient):
 
     # ---- the parts of a step ----
 
-    def _loss_of(self, closure: Closure) -> Tensor:
-        loss = self.potential.loss(closure)
+    def _loss_of(self, closure: Closure, of_batch: bool = True) -> Tensor:
+        loss = self.potential.loss(closure, of_batch)
         if loss is None or not self.chain.host.loss_is_whole:
             raise ConfigError("gradient=control needs a closure that returns the mean loss of the whole batch")
         return loss
@@ -227,7 +227,7 @@ class ControlledGradient(BatchGradient):
                 "gradient=control needs the gradient over all the data: set sampler.full_gradient to a function that "
                 "back-propagates the mean loss of all the data and returns it"
             )
-        loss = self._loss_of(host.full_gradient).clone()
+        loss = self._loss_of(host.full_gradient, of_batch=False).clone()
         self.potential.idle.silence(chain.gather())
         gradient = chain.g.clone()
         if host.group is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +19,11 @@ from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.callbacks.sample_writer import SampleWriter
+from bdl.lightning.first_batch import check_training_step
 from bdl.lightning.host import find_sampler, host_under, loss_of, reader_of, sampled_net
 from bdl.lightning.module import BayesianModule
-from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, check_training_step
+from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer
+from bdl.lightning.visits import Visits
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
 from bdl.posterior.tensors import KEY as FROZEN_KEY
@@ -90,9 +93,14 @@ class CollectSamples(SamplerCallback):
         check_trainer(trainer, self.sampler)
         check_data(trainer, self.sampler)
         if not isinstance(pl_module, BayesianModule):  # a BayesianModule says more itself
-            self.sampler.host = host_under(trainer, self.sampler.host)
+            self._visits = Visits(trainer, pl_module, self.sampler, weighs_parts=False)
+            alone = trainer.accumulate_grad_batches == 1
+            host = replace(self.sampler.host, items=lambda: self._visits.items if alone else None)
+            self.sampler.host = host_under(trainer, host)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
-        check_keep_rule(self.keep, self.sampler, self._total)
+        tests_code = trainer.fast_dev_run  # type: ignore[attr-defined]
+        if not tests_code:  # which has too few steps for a sample
+            check_keep_rule(self.keep, self.sampler, self._total)
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
         check_saved(sampled_net(pl_module, self.net), pl_module, self.sampler)
         self._find_frozen(pl_module)
@@ -121,8 +129,10 @@ class CollectSamples(SamplerCallback):
             if self._restored["cuda_rng"] is not None and torch.cuda.is_initialized():
                 torch.cuda.set_rng_state(self._restored["cuda_rng"])
             self._restored = None
-        if self.sampler.steps == 0 and batch_idx == 0 and not isinstance(pl_module, BayesianModule):
-            check_training_step(pl_module, batch)
+        if not isinstance(pl_module, BayesianModule):
+            self._visits.see(batch, batch_idx)
+            if self.sampler.steps == 0 and batch_idx == 0:
+                check_training_step(pl_module, batch)
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
         sampler, writer = self.sampler, self._writer

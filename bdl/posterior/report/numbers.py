@@ -114,7 +114,7 @@ def summarise(
 
 def calibration_fact(summary: Summary) -> dict[str, str]:
     """What the report says of a calibration; {} without a calibration."""
-    return {"calibration": text} if (text := sentence(summary.metrics)) else {}
+    return {"calibration": text} if (text := sentence(summary.metrics, summary.class_names)) else {}
 
 
 def _detection(first: ClassEvaluation, outside: ClassEvaluation) -> dict[str, float]:
@@ -248,14 +248,14 @@ def _weighted_mean(values: Tensor, lr: Tensor) -> float:
     return float((weight * values.nan_to_num()).sum() / weight.sum()) if bool((weight > 0).any()) else math.nan
 
 
-def print_summary(metrics: Mapping[str, float], seconds: float = math.nan) -> None:
+def print_summary(metrics: Mapping[str, float], seconds: float = math.nan, class_names: Sequence[str] = ()) -> None:
     """Print what `summarise` found: scores of one sample and of averages, a line on the chains, last the verdict.
 
     seconds: of the run.
     """
     console = Console()
     console.print(_scores_table(metrics))
-    console.print("; ".join(_chain_facts(metrics)), soft_wrap=True, highlight=False)
+    console.print("; ".join(_chain_facts(metrics, class_names)), soft_wrap=True, highlight=False)
     judged = verdict({**metrics, "seconds": seconds})
     for text in (*(f"{question} {answer}" for question, answer in judged.answers), judged.line):
         console.print(text, soft_wrap=True, highlight=False, markup=False)
@@ -276,7 +276,7 @@ def _scores_table(metrics: Mapping[str, float]) -> Table:
     return table
 
 
-def _chain_facts(metrics: Mapping[str, float]) -> list[str]:
+def _chain_facts(metrics: Mapping[str, float], class_names: Sequence[str]) -> list[str]:
     m = or_nan(metrics)
     measured = [f"T sampled {sampled_temperature(m)}"] if by_direction(m) and m["temperature"] > 0 else []
     heat = f"T_eff {_text(metrics['t_eff'])}, the mean over directions (noise_ratio {_text(metrics['noise_ratio'])})"
@@ -294,7 +294,7 @@ def _chain_facts(metrics: Mapping[str, float]) -> list[str]:
     facts += [f"swap rates {', '.join(_text(v) for v in swaps)}"] if swaps else []
     if "weight_ess" in metrics:
         facts.append(f"weight ESS {_text(metrics['weight_ess'])}")
-    facts += [text] if (text := sentence(metrics)) else []
+    facts += [text] if (text := sentence(metrics, class_names)) else []
     return facts
 
 

@@ -1,0 +1,35 @@
+"""Words of the command line as messages print them: what one copies into bash arrives as it was meant."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+
+# Words that Hydra takes without quotes, as texts or as numbers that give the same word again. It refuses letters beyond
+# ASCII, and reads true or null as no text.
+PLAIN = re.compile(
+    r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*"
+    r"|\?|-?[1-9][0-9]{0,14}|-?(0|[1-9][0-9]{0,9})\.[0-9]{0,4}[1-9]|0"
+)
+
+
+def override(key: str, value: str | Iterable[str]) -> str:
+    """`key=value` with quotes for bash and Hydra where they are needed. The value is a word, or a list of words.
+
+    >>> print(override("data.drop", ["age", "Current Ver", "2020"]), override("data.target", "price ($)"))
+    data.drop=[age,'Current Ver',2020] data.target='"price ($)"'
+    """
+    return f"{key}={_word(value)}" if isinstance(value, str) else f"{key}=[{','.join(map(_word, value))}]"
+
+
+def _word(text: str) -> str:
+    if not PLAIN.fullmatch(text):
+        text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)  # OmegaConf would look up what ${...} names
+        text = re.sub(r'(\\*)"', r'\1\1\\"', text)
+        text = '"' + re.sub(r"(\\+)$", r"\1\1", text) + '"'
+    if text.isprintable():
+        return shlex.quote(text)
+    # a terminal shows no such sign, and a message has ? in its place: bash reads its bytes
+    signs = (s if s.isprintable() and s not in "\\'" else "".join(f"\\x{b:02x}" for b in s.encode()) for s in text)
+    return f"$'{''.join(signs)}'"

@@ -1,0 +1,80 @@
+"""What reading a folder of images loses, and images that are there twice: counted and told."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bdl.disk.files import open_regular
+from bdl.errors import BdlWarning
+
+NOT_READ = (".gif", ".heic", ".heif", ".avif", ".svg", ".jp2", ".tga", ".ico", ".raw", ".psd")
+
+
+def warn_of_other_formats(names: Iterable[str]) -> None:
+    """Warn of files that are images by their names, in formats that are not read."""
+    if left_out := sorted(name for name in names if name.lower().endswith(NOT_READ)):
+        line = f"data.path: {len(left_out):,} images in formats that are not read ({left_out[0]} is the first)"
+        warnings.warn(f"{line} are left out: save them as PNG to have them", BdlWarning, 3)
+
+
+class Losses:
+    """Counts what each image loses when it becomes RGB, from its header."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, list[str]] = defaultdict(list)
+
+    def look_at(self, name: str, image: Any) -> None:
+        """Take an opened image of Pillow into account."""
+        if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+            self._names["transparency, which is dropped"].append(name)
+        if getattr(image, "n_frames", 1) > 1:
+            self._names["several frames, of which the first is read"].append(name)
+
+    def warn(self, total: int) -> None:
+        """Warn of all that was counted, in one line."""
+        if self._names:
+            each = (f"{len(names):,} have {what} ({names[0]} is the first)" for what, names in self._names.items())
+            warnings.warn(f"data.path: of {total:,} images {'; '.join(each)}", BdlWarning, 3)
+
+
+def warn_of_copies(files: Mapping[str, Sequence[tuple[str, int]]], classes: Sequence[str]) -> None:
+    """Warn of files with the same bytes in two classes, and in training and test images.
+
+    files: (path, class) of the images of each split. Only files of one size are read.
+    """
+    by_size: dict[int, list[tuple[str, str, int]]] = defaultdict(list)
+    for split, items in files.items():
+        for path, label in items:
+            by_size[os.stat(path).st_size].append((split, path, label))
+    by_content: dict[bytes, list[tuple[str, str, int]]] = defaultdict(list)
+    for alike in by_size.values():
+        for item in alike if len(alike) > 1 else ():
+            with open_regular(Path(item[1])) as file:
+                by_content[_checksum(file)].append(item)
+    doubled = [items for items in by_content.values() if len(items) > 1]
+    two = [items for items in doubled if len({label for _, _, label in items}) > 1]
+    both = [items for items in doubled if {"train", "test"} <= {split for split, _, _ in items}]
+    said = []
+    if two:
+        first, other = {label: path for _, path, label in reversed(two[0])}, sorted({item[2] for item in two[0]})
+        names = " and ".join(f"{first[label]} of {classes[label]}" for label in other[:2])
+        said.append(f"{len(two):,} images are in two classes ({names} are the first)")
+    if both:
+        count = sum(split == "test" for items in both for split, _, _ in items)
+        said.append(f"{count:,} of {len(files['test']):,} test images are training images too, of which scores say "
+                    "nothing about new ones")  # fmt: skip
+    if said:
+        warnings.warn(f"data.path: {'; '.join(said)}: remove the copies", BdlWarning, 3)
+
+
+def _checksum(file: BinaryIO) -> bytes:
+    checksum = hashlib.sha256()
+    for block in iter(lambda: file.read(2**20), b""):
+        checksum.update(block)
+    return checksum.digest()

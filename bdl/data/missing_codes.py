@@ -1,0 +1,115 @@
+"""Numbers that may stand for missing values: far from all others of their column, and repeated."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from bdl.advice import override
+from bdl.data.values import Frame, as_numbers
+from bdl.errors import BdlWarning
+
+USUAL = re.compile(r"9+|[1-9]*(77|88|99)|9+\.0|999\.25|98|97")  # codes of questionnaires and instruments, without sign
+LEAST, SHARE, MANY = 3, 0.005, 20  # rows with a code: so many, and this share of all or so many
+LEVELS = 10  # different values, below which others are levels and not a spread
+APART = 5.0  # ranges of the levels between them and a code
+GAP, FAR = 1.0, 3.5  # spreads of the others: between a code and the nearest of them, and from their median
+STEPS = 3.0  # usual steps between neighbours among the others, which a gap exceeds
+MOST = 4  # codes of a column
+
+
+def warn_of_codes(frame: Frame, names: Sequence[str], missing: Sequence[str], place: str) -> None:
+    """Warn, in one line for all columns, of values that may mean "missing", with the `data.missing` that says so.
+
+    Args:
+        names: the columns of numbers that the run reads.
+        missing: the words that mean a missing value already.
+    """
+    numeric = {str(name): frame[name] for name in frame if pd.api.types.is_numeric_dtype(frame[name])}
+    found: list[tuple[str, float]] = []
+    lines = []
+    for name in names:
+        if name not in numeric or pd.api.types.is_bool_dtype(numeric[name]):
+            continue
+        values = as_numbers(numeric[name]).to_numpy()
+        values = values[np.isfinite(values)]
+        if codes := missing_codes(values):
+            found += [(name, code) for code in codes]
+            others = values[~np.isin(values, codes)]
+            counted = (f"{_written(code)} in {(n := (values == code).sum()):,} of {len(frame):,} rows "
+                       f"({100 * n / len(frame):.3g} %)" for code in codes)  # fmt: skip
+            lines.append(f"{name} is {' and '.join(counted)}, all others {others.min():g} to {others.max():g}")
+    if not found:
+        return
+    words = dict.fromkeys(_word(name, code, numeric, found) for name, code in found)
+    warnings.warn(
+        f"{place}: {'; '.join(lines[:8])}{f'; ... ({len(lines)} columns in all)' if len(lines) > 8 else ''}: far from "
+        f"the others, and repeated. If this stands for a missing value, {override('data.missing', [*missing, *words])} "
+        "makes it one; if it is a value, nothing is to be done", BdlWarning, 3,
+    )  # fmt: skip
+
+
+def missing_codes(values: np.ndarray) -> list[float]:
+    """The values of finite numbers (n,) that stand apart from the others, see `_stands_apart`; the farthest first.
+
+    >>> missing_codes(np.array([-999.0] * 5 + [20.1, 19.7, 23.4, 18.8, 21.0, 22.3, 19.1, 20.6, 17.9, 24.2, 21.8]))
+    [-999.0]
+    >>> missing_codes(np.repeat([3.0, 4.0, 5.0, 6.0, 8.0], 20))  # cylinders of cars
+    []
+    """
+    codes: list[float] = []
+    rest = values
+    while len(codes) < MOST and len(rest):
+        ends = sorted({float(rest.min()), float(rest.max())}, key=lambda end: -abs(end))
+        code = next((end for end in ends if _stands_apart(end, rest, len(values))), None)
+        if code is None:
+            break
+        codes.append(code)
+        rest = rest[rest != code]
+    return codes
+
+
+def _stands_apart(code: float, values: np.ndarray, rows: int) -> bool:
+    """Whether an extreme value is repeated, and no tail of the others.
+
+    Below the density of a tail there is no repeated value with nothing between: where a value is met three times and
+    more, neighbours at a standard deviation's distance would be met too. Levels have such gaps, and need the look of a
+    code; large positive numbers must be far in ratios as well.
+    """
+    others = values[values != code]
+    if len(values) - len(others) < max(LEAST, min(MANY, SHARE * rows)) or len(others) < LEVELS:
+        return False
+    low, high = float(others.min()), float(others.max())
+    gap = low - code if code < low else code - high
+    alone = code < 0 <= low  # the only negative number
+    usual = USUAL.fullmatch(_written(abs(code))) is not None
+    distinct = np.unique(others)
+    if len(distinct) < LEVELS:
+        return (usual or alone) and gap >= APART * (high - low) > 0
+    if alone and usual:
+        return True
+    if gap < STEPS * np.median(np.diff(distinct)) or not _is_far(code, gap, others):
+        return False
+    return usual or low <= 0 or code <= 0 or _is_far(np.log(code), abs(np.log((low if code < low else high) / code)),
+                                                     np.log(others))  # fmt: skip
+
+
+def _is_far(code: float, gap: float, others: np.ndarray) -> bool:
+    first, middle, third = np.quantile(others, [0.25, 0.5, 0.75])
+    spread = (third - first) / 1.349 or others.std()
+    return gap >= GAP * spread and abs(code - middle) >= FAR * spread
+
+
+def _word(name: str, code: float, numeric: Frame, found: Sequence[tuple[str, float]]) -> str:
+    """The word for `data.missing`: with the column where the number is an ordinary value of another one."""
+    coded = {column for column, other in found if other == code}
+    elsewhere = any((values == code).any() for column, values in numeric.items() if column not in coded)
+    return f"{name}={_written(code)}" if elsewhere else _written(code)
+
+
+def _written(number: float) -> str:
+    return str(int(number)) if float(number).is_integer() else repr(float(number))

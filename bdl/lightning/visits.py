@@ -1,0 +1,115 @@
+"""Visits: what a Trainer shows of the data, batch by batch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sized
+from typing import Any
+
+import lightning as L
+import torch
+from torch.utils.data import RandomSampler, SequentialSampler
+
+from bdl.batch import count_targets, structure, tensors_in
+from bdl.data.loader import TensorBatches, WorkerBatches
+from bdl.engine.stack import ChainStack
+from bdl.errors import BdlWarning
+from bdl.lightning.host import batch_size_of, dataset_of, sampled_net
+from bdl.samplers.sampler import Sampler
+
+LIMITS = ("overfit_batches", "limit_train_batches")  # settings of a Trainer that leave batches out
+
+
+class Visits:
+    """Counts the items of the batches that a Trainer shows to the training step.
+
+    Warns once with BdlWarning where every epoch visits the same part of the data, whatever causes it; where batches may
+    differ in size and it cannot be told; and where a module other than BayesianModule, which weighs them, accumulates
+    micro-batches of different sizes.
+
+    Attributes:
+        items: how many the present batch holds; None where that is not known, or does not matter.
+    """
+
+    def __init__(self, trainer: L.Trainer, module: L.LightningModule, sampler: Sampler, weighs_parts: bool):
+        """weighs_parts: whether the module weighs micro-batches by their sizes itself."""
+        self.trainer: Any = trainer
+        self.sampler, self.loader, self._weighs_parts = sampler, trainer.train_dataloader, weighs_parts
+        net = sampled_net(module, None)
+        self._axis = int(isinstance(net, ChainStack) and not net.shared)  # behind that of the chains, if they have own
+        self._alike = isinstance(self.loader, TensorBatches | WorkerBatches)
+        size = batch_size_of(self.loader) if self._alike and self._parts > 1 else None
+        self.items: int | None = size  # of batches that are alike a step may still have more or fewer
+        self._seen: tuple[int, int] | None = None  # (epoch, number) of the present batch
+        self._nominal: int | None = None  # the size of the first batch
+        self._visited = 0  # items of the epoch
+        self._first: Any = None  # the first batch of the epoch, where the loader does not say whether orders differ
+
+    def see(self, batch: Any, batch_idx: int) -> int | None:
+        """Called with every batch at its training step, which may be made twice; returns `items`."""
+        seen = self.trainer.current_epoch, batch_idx
+        if not self._alike and seen != self._seen:
+            self._seen = seen
+            self._count(batch, batch_idx)
+        return self.items
+
+    def _count(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0:
+            self._end_epoch(batch)
+        items = count_targets(batch, self._axis)
+        self._visited += items
+        self._nominal = self._nominal or items
+        self.items = items or None
+        if self.items is None and self._may_be_ragged():
+            self._warn(
+                f"the size of the batches is unknown, {structure(batch)}, so that items of a short one count more",
+                "let the DataLoader shuffle and drop_last=True",
+            )
+        ends = batch_idx + 1 == self.trainer.num_training_batches and (batch_idx + 1) % self._parts
+        if not self._weighs_parts and self._parts > 1 and (items != self._nominal or ends):
+            self._warn(
+                f"accumulate_grad_batches={self._parts} adds up parts of steps that are not alike, so that some items "
+                "count more than others",
+                "choose it so that it divides the batches of an epoch, and let the DataLoader drop_last=True",
+            )
+
+    @property
+    def _parts(self) -> int:
+        return self.trainer.accumulate_grad_batches
+
+    def _end_epoch(self, batch: Any) -> None:
+        """Warn where the epoch that has ended visited a part of the data, and the new one begins as it did."""
+        visited, self._visited = self._visited * self.trainer.world_size, 0
+        data, order = dataset_of(self.loader), getattr(self.loader, "sampler", None)
+        shuffles = isinstance(order, RandomSampler)
+        items = len(data) if isinstance(data, Sized) else self.sampler.num_data
+        first, self._first = self._first, None if shuffles else batch
+        if shuffles or not 0 < visited < items:
+            return
+        if isinstance(order, SequentialSampler) or _same(first, batch):
+            set_ones = [
+                f"{name}={value:g}" for name in LIMITS if (value := getattr(self.trainer, name)) not in (1.0, 0)
+            ]
+            by = f" under {' and '.join(set_ones)}" if set_ones else ""
+            self._warn(
+                f"every epoch visits the same {visited} items{by}, and the posterior is that of all {items}",
+                "shuffle the loader, or give it a Subset of the data and count its items",
+            )
+
+    def _may_be_ragged(self) -> bool:
+        """Whether batches may differ in size."""
+        data, size = dataset_of(self.loader), batch_size_of(self.loader)
+        if size is None or not isinstance(data, Sized):
+            return True
+        return not getattr(self.loader, "drop_last", False) and len(data) % size != 0
+
+    def _warn(self, note: str, remedy: str) -> None:
+        if note not in self.sampler.notes:
+            self.sampler.notes.append(note)
+            warnings.warn(f"{note}: {remedy}", BdlWarning, stacklevel=4)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two batches hold the same tensors."""
+    pairs = list(zip(tensors_in(one), tensors_in(other), strict=False))
+    return bool(pairs) and all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)

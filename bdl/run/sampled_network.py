@@ -1,0 +1,62 @@
+"""What `bdl.sample` samples: a network or what builds it, its copies, and the data; and what their energies cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sized
+from typing import Any, Literal
+
+from torch import nn
+from torch.utils.data import IterableDataset
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.frozen import check_parameters, refuse_parallel
+from bdl.lightning.host import dataset_of
+
+Network = nn.Module | Callable[[], nn.Module]
+DEAR = 0.1  # share of the work of the steps above which energies over all the data are left out, unless asked for
+BACKWARD = 3  # a step's passes over its items, in forward passes: backward takes about two
+
+
+def built(net: Any) -> nn.Module:
+    """The network, which a function may build. Raises ConfigError for one that cannot be sampled."""
+    one = net() if callable(net) and not isinstance(net, nn.Module) else net
+    if not isinstance(one, nn.Module):
+        got = repr(net) if one is net else f"one that returns {one!r}"
+        raise ConfigError(f"bdl.sample needs a network, or a function that builds it, got {got}")
+    refuse_parallel(one)
+    check_parameters(one.named_parameters())
+    return one
+
+
+def stacked(
+    net: Network, loader: Any, chains: int, start: Literal["fresh", "given"] | None, law: Mapping[str, Any]
+) -> nn.Module:
+    """C copies of the network, which share the batches of a loader that does not know of chains."""
+    shared = getattr(loader, "chains", None) is None
+    part: dict[str, Any] = {"only": law.get("only"), "frozen": law.get("frozen", "eval")}
+    return bdl.ChainStack(net, chains, start=start, seed=law["seed"], shared=shared, **part)
+
+
+def checked_data(loader: Any) -> Sized:
+    """The data set of the loader. Raises ConfigError for data that cannot be sampled."""
+    dataset = dataset_of(loader)
+    if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
+        raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
+    if not len(dataset) or not len(loader):
+        what = f"the loader has no batch of its {len(dataset)} items"
+        raise ConfigError(f"{what}: give it data, or lower batch_size")
+    return dataset
+
+
+def measures_energies(asked: bool | None, kept: float, items: int, batches: int) -> bool:
+    """Whether U is measured over all the data at every kept state; says on the screen what that costs, or is spared.
+
+    kept: states a step. batches: of a pass over the items.
+    """
+    cost = kept * batches / BACKWARD
+    measures = cost <= DEAR if asked is None else asked
+    if cost > DEAR and asked is not False:
+        work = f"energies over all {items:,} items at every kept state would add {cost:.0%} of the work of the steps"
+        print(work + (", as asked for" if measures else ", and are left out: full_energy=True measures them"))
+    return measures

@@ -1,0 +1,61 @@
+"""Backpropagated: whether a closure back-propagates the loss that it returns."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from bdl.errors import BdlWarning
+
+FAR = 1e-3  # share of the loss by which two sums over a batch may differ, half precision included
+
+
+def call(closure: Callable[[], Any], compares: bool) -> Any:
+    """What the closure returns. compares: with what it back-propagates."""
+    watch = Backpropagated()
+    with torch.enable_grad(), watch if compares else nullcontext():
+        loss = closure()
+    if loss is not None:
+        watch.compare(torch.as_tensor(loss))
+    return loss
+
+
+class Backpropagated(TorchFunctionMode):
+    """Adds up the values from which `Tensor.backward` is called, while it is entered.
+
+    A loss that is scaled, as a GradScaler does, or back-propagated several times, leaves other gradients than its own:
+    the chain then samples another temperature, and its energies do not show it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total: Tensor | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.backward:
+            gradient = kwargs.get("gradient", args[1] if len(args) > 1 else None)
+            root = args[0].detach()
+            value = (root if gradient is None else root * gradient).sum().double()
+            self.total = value if self.total is None else self.total + value
+        return func(*args, **kwargs)
+
+    def compare(self, loss: Tensor) -> None:
+        """Warn where the sum is not that of the () or (C,) losses. A device sync."""
+        if self.total is None:  # the gradients come in another way, which cannot be compared
+            return
+        sent, returned = float(self.total), float(loss.detach().double().sum())
+        if torch.isfinite(self.total) and abs(sent - returned) > FAR * max(abs(sent), abs(returned)):
+            warnings.warn(
+                f"the closure back-propagates {sent:.4g} in all, and returns a loss of {returned:.4g}: the chain "
+                "follows the gradients, so that its temperature is another one, and its energies are not those of its "
+                "distribution; back-propagate the loss that you return, once and unscaled",
+                BdlWarning,
+                stacklevel=9,
+            )

@@ -1,0 +1,63 @@
+"""Tests of `bdl.data.image_losses`: what is lost of images, and copies, are counted and told."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bdl.data import ImageFolderDataModule
+
+
+def picture(seed: int, channels: int = 3) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (8, 8, channels), dtype=np.uint8))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(20):
+        path = tmp_path / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        picture(number).save(path)
+    return tmp_path
+
+
+def gif(folder):
+    picture(0).save(folder / "a" / "x.gif")
+
+
+def alpha(folder):
+    picture(0, 4).save(folder / "a" / "0.png")
+
+
+def frames(folder):
+    picture(30).save(folder / "b" / "film.tiff", save_all=True, append_images=[picture(31)])
+
+
+def two_classes(folder):
+    (folder / "b" / "copy.png").write_bytes((folder / "a" / "0.png").read_bytes())
+
+
+def copies(folder):
+    for k in range(12):  # some on both sides of the split by seed
+        (folder / "a" / f"copy{k}.png").write_bytes((folder / "a" / "2.png").read_bytes())
+
+
+FAULTS = {
+    gif: "1 images in formats that are not read", alpha: "1 have transparency, which is dropped",
+    frames: "1 have several frames, of which the first is read", two_classes: "1 images are in two classes",
+    copies: "test images are training images too",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+def test_what_is_lost_is_told(folder, fault):
+    if fault is not None:
+        fault(folder)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        ImageFolderDataModule(folder, size=8)
+    lines = [str(w.message) for w in told]
+    assert lines == [] if fault is None else any(FAULTS[fault] in line for line in lines), lines

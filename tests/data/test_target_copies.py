@@ -1,0 +1,37 @@
+"""Tests of `bdl.data.target_copies`: inputs that are the target in other words are told before a run."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bdl.data import read_table
+
+N = 200
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=N), rng.normal(3, 1, N).round(3)
+kinds = rng.choice(["a", "b", "c"], N)
+CASES = {
+    "itself": (y, y, True), "2y + 1": (2 * y + 1, y, True), "rounded": (y.round(2), y, True),
+    "reversed ranks": (-pd.Series(y).rank(), y, True), "noisy": (y + 0.1 * x, y, False), "unrelated": (x, y, False),
+    "levels": ((y > 3).astype(int), y, False), "words of classes": (np.char.add("kind ", kinds), kinds, True),
+    "numbers of classes": (pd.factorize(kinds)[0], kinds, True),
+    "two of three": (np.where(kinds == "a", "a", "z"), kinds, False),
+    "yes": (np.where(y > 3, "yes", "no"), (y > 3).astype(int), True),
+    "half": (np.where(x > 0, "yes", "no"), (y > 3).astype(int), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_copy_of_the_target_is_told(tmp_path, name):
+    values, target, told = CASES[name]
+    pd.DataFrame({"my input": values, "x": x, "y": target}).to_csv(tmp_path / "t.csv", index=False)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        read_table(tmp_path / "t.csv", "y")
+    lines = [str(w.message) for w in seen if "one to one" in str(w.message)]
+    assert bool(lines) == told
+    assert not told or "data.drop=['my input'] leaves it out" in lines[0]

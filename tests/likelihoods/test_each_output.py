@@ -1,0 +1,63 @@
+"""Tests of `bdl.likelihoods.counts` and `.per_target`: settings for each output, and means over outputs."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.likelihoods import mean_note
+
+EACH = [
+    (bdl.GaussianNLL, lambda value: {"std": value}),
+    (bdl.StudentTNLL, lambda value: {"scale": value}),
+    (bdl.NegativeBinomialNLL, lambda value: {"dispersion": value}),
+]
+
+
+@pytest.mark.parametrize("law, settings", EACH)
+@pytest.mark.parametrize("given", [[0.5, 2.0], (0.5, 2.0), torch.tensor([0.5, 2.0]), np.array([0.5, 2.0])])
+def test_a_setting_per_output_is_that_of_each_output_by_itself(law, settings, given):
+    torch.manual_seed(0)
+    outputs, y = torch.randn(7, 2), torch.poisson(torch.ones(7, 2))
+    each = [law(**settings(value))(outputs[:, j : j + 1], y[:, j : j + 1]) for j, value in enumerate((0.5, 2.0))]
+    together = law(**settings(given))
+    torch.testing.assert_close(together(outputs, y), sum(each))
+    assert together == law(**settings((0.5, 2.0)))
+    with pytest.raises(ConfigError, match="has 2 numbers for 3 targets"):
+        together(torch.zeros(7, 3), torch.zeros(7, 3))
+
+
+@pytest.mark.parametrize("law, settings", EACH)
+@pytest.mark.parametrize("given", ["a", [[0.5, 2.0]], [], {"a": 1.0}, -1.0, [0.5, -2.0], torch.zeros(2)])
+def test_settings_that_are_no_positive_numbers_are_refused(law, settings, given):
+    with pytest.raises(ConfigError, match="must be"):
+        law(**settings(given))
+
+
+@pytest.mark.parametrize(
+    "loss, use",
+    [
+        (torch.nn.BCEWithLogitsLoss(), r"use bdl.BernoulliNLL\(\)"),
+        (torch.nn.functional.binary_cross_entropy_with_logits, r"use bdl.BernoulliNLL\(\)"),
+        (torch.nn.PoissonNLLLoss(), r"use bdl.PoissonNLL\(\)"),
+        (torch.nn.HuberLoss(), "adds up the outputs"),
+        (lambda outputs, y: (outputs - y).abs().mean(), "adds up the outputs"),
+    ],
+)
+def test_a_mean_over_outputs_is_told(loss, use):
+    outputs, y = torch.randn(20, 4), torch.ones(20, 4)
+    assert re.search(f"mean over the 4 outputs of an item, .* 1/4 of the data.*{use}", mean_note(loss, outputs, y))
+    assert mean_note(loss, outputs[:, :1], y[:, :1]) is None
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [torch.nn.MSELoss(), bdl.BernoulliNLL(), lambda o, y: (o - y).abs().sum(-1).mean(), torch.nn.CrossEntropyLoss()],
+)
+def test_a_sum_over_outputs_and_what_is_told_already_is_not(loss):
+    assert mean_note(loss, torch.randn(20, 4), torch.ones(20, 4) / 4) is None
