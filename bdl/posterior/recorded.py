@@ -32,8 +32,8 @@ def of_network(model: Any, net: nn.Module) -> str | None:
         return None
     key = f"{difference[0]}."
     path = max((path for path in {**there, **here} if key.startswith(f"{path}.")), key=len, default="")
-    layers = there.get(path), here.get(path)
-    settings = None not in layers and layers[0]["type"] == layers[1]["type"]
+    layers = there.get(path, {}), here.get(path, {})
+    settings = layers[0].get("type") == layers[1].get("type")
     was, now = (_in_words(layer, settings) for layer in layers)
     return f"the run sampled a network with {was} at {path}, and this one has {now}: pass the net of the run"
 
@@ -85,13 +85,13 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def _in_words(layer: Mapping[str, Any] | None, settings: bool) -> str:
+def _in_words(layer: Mapping[str, Any], settings: bool) -> str:
     """A layer by its type, and by its settings where these are what differs.
 
-    >>> _in_words({"type": "torch.nn.modules.activation.ELU", "alpha": 2.0}, True), _in_words(None, False)
+    >>> _in_words({"type": "torch.nn.modules.activation.ELU", "alpha": 2.0}, True), _in_words({}, False)
     ('ELU(alpha=2.0)', 'no layer')
     """
-    if layer is None:
+    if not layer:
         return "no layer"
     values = ", ".join(f"{key}={brief(value)}" for key, value in layer.items() if key != "type") if settings else ""
     return str(layer["type"]).rpartition(".")[2] + (f"({values})" if values else "")

@@ -40,6 +40,7 @@ AVERAGES = {
 }
 CLASS_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "ece": "ECE", "brier": "Brier"}
 TOKEN_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "perplexity": "perplexity", "ece": "ECE"}
+OF_CHAINS = {"acceptance": "acceptance", "ELBO": "elbo", "weight ESS": "weight_ess"}
 OF_CLASSES = ("balanced_accuracy", "auc", "average_precision")
 VALUE_SCORES = {"rmse": "RMSE", "nll": "NLL (nats)", "crps": "CRPS", "coverage_90": "in 90 % interval"}
 _MEASURED = ("kinetic_temperature", "configurational_temperature")  # they scatter from row to row
@@ -288,12 +289,10 @@ def _chain_facts(metrics: Mapping[str, float], class_names: Sequence[str]) -> li
         f"R-hat max {_text(metrics['rhat/max'])}, ESS min {_text(metrics['ess/min'])}",
     ]
     swaps = [v for k, v in metrics.items() if k.startswith("swap_rate/")]
-    optional = {"acceptance": metrics.get("acceptance"), "ELBO": metrics.get("elbo")}
+    optional = {name: metrics.get(key) for name, key in OF_CHAINS.items()}
     optional |= {name.replace("_", " "): metrics.get(f"test/bma/{name}") for name in OF_CLASSES}
     facts += [f"{name} {_text(value)}" for name, value in optional.items() if value is not None]
     facts += [f"swap rates {', '.join(_text(v) for v in swaps)}"] if swaps else []
-    if "weight_ess" in metrics:
-        facts.append(f"weight ESS {_text(metrics['weight_ess'])}")
     facts += [text] if (text := sentence(metrics, class_names)) else []
     return facts
 
