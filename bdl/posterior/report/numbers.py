@@ -151,9 +151,8 @@ def shown_score(score: str, value: float) -> str:
         return "–"
     if score.startswith("coverage"):
         return f"{100 * value:.1f} %"
-    if score == "accuracy":
-        return f"{100 * (1 - value):.2f}"
-    return f"{value:.{4 if value == 0 else max(4, 1 - math.floor(math.log10(abs(value))))}f}"
+    digits = 4 if value == 0 else max(4, 1 - math.floor(math.log10(abs(value))))
+    return f"{100 * (1 - value):.2f}" if score == "accuracy" else f"{value:.{digits}f}"
 
 
 def _temperatures(posterior: Posterior, trace: TraceColumns | None) -> dict[str, float]:
