@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from bdl.posterior.judge_law import COLDEST_DIRECTION
-from bdl.posterior.judge_rest import lengths
+from bdl.posterior.judge_rest import is_at_rest, lengths
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.verdict import Verdict
 
@@ -39,7 +39,8 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
     if judged.outcome in ("more samples", "not at rest"):
         return _longer(judged, m, command, steps)
     if judged.outcome == "broken":
-        return _smaller_steps(m, command)
+        arrives = not is_at_rest(or_nan(m)) and not m["energy/drift"] > 0  # a chain on its way is no diverged one
+        return _longer(judged, m, command, steps) if arrives else _smaller_steps(m, command)
     return _to_the_posterior(judged, m, command)
 
 
@@ -47,7 +48,7 @@ def _longer(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -
     """A longer run. Its time is on the terminal: a page is the same whenever it is made."""
     if not steps or "budget=" in command:
         return []
-    share = lengths(or_nan(m)) if judged.outcome == "not at rest" else judged.needed / m["samples"]  # NaN where unknown
+    share = lengths(or_nan(m)) if judged.outcome != "more samples" else judged.needed / m["samples"]  # NaN where unknown
     times = math.ceil(min(MOST_LENGTHS, max(2.0, UNKNOWN if math.isnan(share) else share)))
     key = "trainer.max_steps" if "trainer.max_" in command else "length"
     line = changed(command, f"{key}={int(float(f'{times * steps:.2g}'))}")
