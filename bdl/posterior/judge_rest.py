@@ -51,6 +51,11 @@ def is_at_rest(m: Numbers) -> bool:
     return is_long_enough(m) and not energy_drifts(m)
 
 
+def is_on_its_way(m: Numbers) -> bool:
+    """Not at rest, and not diverging either: the energy does not surely rise."""
+    return not is_at_rest(m) and not (energy_drifts(m) and m["energy/drift"] > 0)
+
+
 def repeats_at_rest(m: Numbers) -> Judgement:
     """As `repeats`, but a run that is too short says so, and not how many chains or samples would do.
 

@@ -7,7 +7,7 @@ import math
 from bdl.posterior.heads import is_worse_than_start
 from bdl.posterior.judge_law import judge_law
 from bdl.posterior.judge_modes import MODES_APART, apart, falls, lengths_by_trend, samples_needed, stuck
-from bdl.posterior.judge_rest import is_at_rest, judge_rest, take_longer
+from bdl.posterior.judge_rest import is_at_rest, is_on_its_way, judge_rest, take_longer
 from bdl.posterior.judge_weights import judge_change, judge_weights
 from bdl.posterior.judgements import (
     ESS,
@@ -78,7 +78,7 @@ def _level(m: Numbers) -> Judgement | None:
         return Judgement("trust", name, value, "single samples are sure of themselves, and their average is not")
     far = f"single samples predict {split} data far worse than a constant prediction does"
     words = f"diverged: {far}; lower lr"
-    if not is_at_rest(m) and not m["energy/drift"] > 0:
+    if is_on_its_way(m):
         words = f"{far}: the run is too short, or it diverged; {take_longer(m)}, and lower lr if that does not help"
     return Judgement("broken", name, value, words)
 
@@ -178,8 +178,8 @@ def _ess(m: Numbers) -> Judgement:
         return Judgement("trust", name, shown, "there are enough independent draws to compare the chains")
     if stuck(m):
         return apart(m, name, shown)
-    needed = samples_needed(m)
-    many = "longer" if math.isnan(needed) or not is_at_rest(m) else f"until there are about {needed:,.0f} samples as far apart as these"
+    needed = samples_needed(m) if is_at_rest(m) else math.nan
+    many = "longer" if math.isnan(needed) else f"until there are about {needed:,.0f} samples as far apart as these"
     return Judgement("more samples", name, shown, f"there are too few independent draws: sample {many}")
 
 

@@ -19,15 +19,15 @@ from bdl.data.fingerprint import fingerprint
 from bdl.data.module import DataModule, in_order
 from bdl.errors import ConfigError, Stopped
 from bdl.identity import architecture, code_of, identity
-from bdl.law.measure import measure_law
 from bdl.interrupts import explained
+from bdl.law.measure import measure_law
 from bdl.lean import L
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import batch_size_of, callbacks_of, find_sampler, loss_of, plain_net
 from bdl.lightning.trainer import assemble, fit, silence_lightning
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
-from bdl.run.begun import begun_by, entry_of_code
+from bdl.run.begun import begun_by, entry_of_code, interruption
 from bdl.run.outcome import Outcome
 from bdl.run.rehearsal import rehearse
 from bdl.run.sample_arguments import SampleArguments, check_arguments, default_keep
@@ -109,8 +109,8 @@ def sample(
         loader: training batches, which a `bdl.batch.Reader` splits into inputs and target.
         run_dir: the folder of the run.
         steps: how many the sampler takes, in all.
-        keep: the rule that chooses the samples; None means 50 to 100 states of the second half, evenly spaced, or all of
-            it where it has fewer.
+        keep: the rule that chooses the samples; None means 50 to 100 states of the second half, or all of it where it
+            has fewer.
         full_energy: measure U over all the data at every kept state; None does so where it costs at most a tenth of the
             steps.
         chains: C copies of the network. Those of a DataLoader share its batches.
@@ -125,8 +125,7 @@ def sample(
 
     Raises ConfigError for settings that cannot be sampled, and for a folder that holds a run of another network, other
     data, another loss, schedule or setting of the sampler, of which it names the first; Stopped after Ctrl-C or
-    SIGTERM during the steps, once the state is saved. A second Ctrl-C does not wait for that, and one during the report
-    ends it: both are a KeyboardInterrupt that says what is kept.
+    SIGTERM, once the state is saved; KeyboardInterrupt, which says what is kept, after a Ctrl-C during the report.
     """
     check_arguments(steps, keep, start, test, seed, callbacks, sampler)
     thread_count(threads)
@@ -152,18 +151,11 @@ def sample(
     )  # fmt: skip
     with warnings.catch_warnings(), on_threads(threads):
         silence_lightning()
-        with explained(lambda: _interruption(run_dir, save.path, module.sampler.steps == steps)):
+        with explained(lambda: interruption(run_dir, save.path, module.sampler.steps == steps)):
             fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
     return bdl.Posterior.load(run_dir, one, likelihood=own_likelihood(module.loss))
-
-
-def _interruption(run_dir: str | Path, checkpoint: Path, sampled: bool) -> str:
-    """What a KeyboardInterrupt leaves behind, and how to go on. sampled: whether all steps were made."""
-    if sampled:
-        return f"all samples are kept in {run_dir}: the same call, or bdl.report, makes the report"
-    return f"the same call resumes from {checkpoint}" if checkpoint.exists() else "no state was saved yet"
 
 
 def _identity(
