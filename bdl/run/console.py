@@ -121,7 +121,7 @@ def one_line_errors(report: Callable[[str], None] = _print_error) -> Iterator[No
     try:
         yield
     except KeyboardInterrupt as error:
-        report(f"interrupted; {error.args[0] if error.args else 'the same command resumes from the last checkpoint'}")
+        report(f"interrupted; {error.args[0] if error.args else 'the same command continues from what is saved'}")
         sys.exit(130)
     except Stopped as stop:
         report(str(stop))
