@@ -22,6 +22,7 @@ from bdl.data.module import DataModule
 from bdl.data.tensors import TensorDataModule
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
+from bdl.interrupts import explained
 from bdl.law.measure import measure_law
 from bdl.lean import L
 from bdl.lightning.trainer import fit
@@ -120,7 +121,8 @@ def run(plan: Plan, process: ProcessInfo = SINGLE, data: RunData | None = None) 
         slowest = f" in the slowest of {len(stacks)} stacks" if len(stacks) > 1 else ""
         print(f"stopped at step {outcome.steps} of {steps}{slowest}; the same command resumes it")
         return None
-    with small_garbage():
+    kept = f"all samples are kept in {directory.path}, and the same command makes the report"
+    with small_garbage(), explained(lambda: kept):
         metrics = finish(plan, first, directory, outcome, process, started, resumed)
     return objective_value(metrics, plan.report.objective)
 

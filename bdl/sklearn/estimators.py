@@ -24,6 +24,7 @@ from bdl.likelihoods import CategoricalNLL, Likelihood
 from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
+from bdl.run.threads import on_threads
 from bdl.samplers.dynamics.base import Transition
 from bdl.sklearn.columns_of_y import law_of_y, learn_y
 from bdl.sklearn.rows import group_numbers, rows_that_count
@@ -67,7 +68,8 @@ class BayesianMLP(BaseEstimator):
         check_is_fitted(self)
         rows: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse=True)
         x = self._encode(dense(rows)).double()
-        return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
+        with on_threads(1):
+            return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
     def _sample(
         self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any, weights: Tensor | None

@@ -26,6 +26,7 @@ from bdl.likelihoods import Likelihood, WeightedNLL, with_weights
 from bdl.posterior.report.numbers import summarise
 from bdl.posterior.verdict import Verdict, verdict
 from bdl.run.sampler_settings import SamplerSettings
+from bdl.run.threads import on_threads
 from bdl.samplers.dynamics.base import Transition
 from bdl.tune.find import rows_of_trials
 from bdl.tune.sampler import SAMPLERS, choose_length, choose_sampler
@@ -216,10 +217,9 @@ def judge(posterior: bdl.Posterior, x: Tensor, y: Tensor, monitor: bdl.Monitor, 
 def quiet_on_one_thread() -> Iterator[None]:
     """Hide Lightning's messages, and run torch on one thread: the fastest for small networks, and sums never differ."""
     with contextlib.ExitStack() as afterwards:
-        afterwards.callback(torch.set_num_threads, torch.get_num_threads())
         for logger in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric")):
             afterwards.callback(logger.setLevel, logger.level)
         afterwards.enter_context(warnings.catch_warnings())
-        torch.set_num_threads(1)
+        afterwards.enter_context(on_threads(1))
         silence_lightning()
         yield
