@@ -26,6 +26,7 @@ Column = NumberColumn | CategoryColumn | DateColumn
 FAR = 10.0  # standard deviations from the mean, below which no input is called far: a few rows bound nothing
 KINDS: dict[str, type[Column]] = {"number": NumberColumn, "category": CategoryColumn, "date": DateColumn}
 MOST_BYTES = 2**32  # of categories as inputs, of all training rows
+FEW_ROWS, SMALLER = 5, 100.0  # rows that tell a unit, and how many times smaller their numbers are
 FEW_WORDS = 5  # different words between numbers that a message lists
 NESTED = (list, tuple, dict, set, np.ndarray)
 
@@ -90,13 +91,19 @@ class InputEncoding:
     def warn_of_far(self, frame: Frame, rows: int, place: str) -> None:
         """Warn of numbers beyond all that training rows have, as those in another unit are; one line for all columns.
 
-        Of N numbers none is farther from their mean than std sqrt(N - 1).
+        Of N numbers none is farther from their mean than std sqrt(N - 1). Numbers in a larger unit, such as kilometres
+        for metres, are near 0, and no farther than that.
 
         rows: N, how many training rows there were.
         """
         bound, said = max(FAR, math.sqrt(max(0, rows - 1))), []
         for column in (column for column in self.columns if isinstance(column, NumberColumn)):
-            distance = (as_numbers(frame[column.name]) - column.mean).abs()
+            values = as_numbers(frame[column.name])
+            if _is_smaller_unit(values, column):
+                what = f"{column.name} in all {len(frame):,} rows, {values.min():g} to {values.max():g}, "
+                said.append(f"{what}and {column.mean:.3g} ± {column.std:.2g} in training")
+                continue
+            distance = (values - column.mean).abs()
             if count := int((far := distance > bound * column.std).sum()):
                 example, row = frame[column.name][far].iloc[0], frame.index[far][0] + 1
                 what = f"{column.name} in {count:,} of {len(frame):,} rows ({100 * count / len(frame):.3g} %), "
@@ -135,6 +142,16 @@ def _refuse_many_inputs(columns: Sequence[Column], rows: int, place: str) -> Non
             f", {len(widest.levels):,} of them {widest.name}: {override('data.drop', [widest.name])} leaves it out, a "
             "lower data.max_levels refuses such columns"
         )
+
+
+def _is_smaller_unit(values: Series, column: NumberColumn) -> bool:
+    """Whether different numbers are all SMALLER times below the training median of a column that keeps away from 0.
+
+    Of few rows, of equal ones, and of columns whose standard deviation exceeds their mean, nothing is known.
+    """
+    seen = values.dropna().abs()
+    apart = len(seen) >= FEW_ROWS and seen.nunique() > 1 and abs(column.mean) >= column.std
+    return apart and SMALLER * seen.max() < abs(column.fill)
 
 
 def _numbers_rows(values: Series) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from bdl.advice import override
-from bdl.data.dates import find_format, holds_dates, parse
+from bdl.data.dates import EPOCH, find_format, holds_dates, parse
 from bdl.data.kinds import Refused, of_each
 from bdl.data.split import train_test_rows
 from bdl.data.values import Series, as_numbers, as_texts, with_numbers
@@ -53,7 +53,7 @@ class Order:
         if self.format is None:
             key = _numbers(values)
         else:
-            key = (parse(values, self.format, self.zone) - pd.Timestamp(0)) / pd.Timedelta(days=1)
+            key = (parse(values, self.format, self.zone) - EPOCH) / pd.Timedelta(days=1)
         if (bad := key.isna().to_numpy()).any():
             kind = "number" if self.format is None else "date written as in the other rows"
             raise ConfigError(

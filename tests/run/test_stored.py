@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
+import torch
+from manifests import rewrite
 from omegaconf import OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.posterior.store import SampleStore
-from bdl.run.stored import target_difference
+from bdl.run.stored import load_runs, target_difference
 
 TARGET = {
     "num_data": 40, "model": {"_target_": "bdl.models.MLP", "sizes": [3, 3], "activation": "tanh"},
@@ -56,3 +61,20 @@ def test_a_loss_that_cannot_be_built_is_a_damage_in_one_line(tmp_path, loss):
     SampleStore(tmp_path).write_target(TARGET)
     with pytest.raises(ConfigError, match=r"^[^\n]*config\.yaml is damaged \(its loss cannot be built: [^\n]*$"):
         target_difference(tmp_path, OmegaConf.create({**CONFIG, "loss": loss}))
+
+
+def test_a_network_that_no_file_of_samples_holds_is_refused_before_it_takes_memory(weighted, tmp_path, monkeypatch):
+    """A stranger may sign anew what he has altered: 40 thousand million numbers, which are counted and not made."""
+    run = shutil.copytree(weighted, tmp_path / "run")
+    sizes, made = [36, 200_000, 200_000, 6], []
+    config = OmegaConf.load(run / "config.yaml")
+    config.model.sizes = sizes
+    rewrite(run / "config.yaml", OmegaConf.to_yaml(config).encode())
+    target = json.loads((run / "samples" / "target.json").read_text())
+    target["model"]["sizes"] = sizes
+    rewrite(run / "samples" / "target.json", json.dumps(target).encode())
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *shape, **kinds: made.append(empty(*shape, **kinds)) or made[-1])
+    with pytest.raises(ConfigError, match=r"describes a network of 40,008,800,006 numbers.*altered \(model\)"):
+        load_runs([run], (), "cpu")
+    assert made and all(tensor.is_meta for tensor in made)
