@@ -12,18 +12,20 @@ from bdl.posterior.judge_weights import judge_change, judge_weights
 from bdl.posterior.judgements import (
     ESS,
     FEW_ITEMS,
-    LEARNT_GAIN,
     RHAT,
     SURE,
     TAIL,
     Judgement,
     Numbers,
     has_learnt,
+    margin,
+    nats,
     over,
+    scale,
 )
 
 EXCESS = 2.0  # nats an item above a constant: equipartition gives T/2 for each output that the data determine
-CLAIM = 0.03  # nats an item that the inputs say of y by the average's own account
+CLAIM = 0.03  # nats an item, times `scale`, that the inputs say of y by the average's own account
 TOO_WIDE = 3.0  # predicted standard deviations over residuals
 CHAINS = 4  # at least 4 (Vehtari et al. 2021): they miss one of two equal modes in 1 of 8 runs, 2 chains in 1 of 2
 ENERGY_ESS = 50.0  # 720 where converged; one number for the whole posterior, so fewer draws will do
@@ -83,14 +85,14 @@ def _constant(m: Numbers) -> Judgement | None:
     average, constant, name = m["test/bma/nll"], m["test/constant/nll"], "Average against a constant"
     if math.isnan(average + constant) or m["test/items"] < FEW_ITEMS:
         return None
-    value = f"NLL {average:.3f}, constant {constant:.3f}"
+    value = "NLL {}, constant {}".format(*nats(average, constant))
     if has_learnt(m):
         return Judgement("trust", name, value, "the average has learnt from the inputs")
     why = "the chains diverged, the prior is too tight, or the inputs say nothing"
     error, claim = m["test/constant/gain_se"], m["test/constant/claim"]
-    if average - constant > LEARNT_GAIN and average - constant > SURE * error:
+    if average - constant > margin(m) and average - constant > SURE * error:
         return Judgement("broken", name, value, f"the average predicts worse than a constant does: {why}")
-    if claim > CLAIM and constant - average + 2 * error > claim / 2:
+    if claim > CLAIM * scale(m) and constant - average + 2 * error > claim / 2:
         return Judgement("trust", name, value, "there are too few test items to tell the average from a constant")
     return Judgement("not known", name, value, f"the average predicts no better than a constant does: {why}")
 

@@ -27,6 +27,7 @@ from bdl.lightning.trainer import assemble, fit, silence_lightning
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.begun import begun_by, entry_of_code
+from bdl.run.directory import refuse_links_of
 from bdl.run.outcome import Outcome
 from bdl.run.rehearsal import rehearse
 from bdl.run.sample_arguments import SampleArguments, check_arguments
@@ -112,7 +113,8 @@ def sample(
         chains: C copies of the network. Those of a DataLoader share its batches.
         start: where the copies begin: "fresh" initialises each, "given" begins at the network's weights; see
             `bdl.ChainStack`.
-        test: labelled batches for the report, see `bdl.report`; None for no report.
+        test: labelled batches for the report, see `bdl.report`; None for no report, so that nothing judges the samples,
+            of which a VerdictWarning tells.
         callbacks: further ones.
         sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the length
             of the loader's data set; items of several observations, such as pixels, need their number.
@@ -129,6 +131,7 @@ def sample(
     target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
     record = {**_identity(module, loader, law, chains, schedule), **target}
     checkpoint = Path(run_dir) / "checkpoints" / "last.ckpt"
+    refuse_links_of(Path(run_dir))
     again, record = begun_by(record, Path(run_dir), checkpoint)
     save = bdl.SaveLast(checkpoint.parent, checkpoint_every, checkpoint.stem, run=record)
     keep = keep or EveryStep(burn_in=steps // 2, every=-(-steps // 200))
@@ -147,7 +150,7 @@ def sample(
         fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
-    return bdl.Posterior.load(run_dir, one, likelihood=own_likelihood(module.loss))
+    return bdl.Posterior.opened(run_dir, one, likelihood=own_likelihood(module.loss))
 
 
 def _identity(
@@ -185,7 +188,7 @@ def report(
     """
     run, trainer = Path(run_dir), _trainer_of(module)
     likelihood = likelihood or own_likelihood(loss_of(module))
-    posterior = bdl.Posterior.load(run, module, likelihood=likelihood)
+    posterior = bdl.Posterior.opened(run, module, likelihood=likelihood)
     splits = find_splits(data, trainer, train_items)
     datamodule = data if isinstance(data, L.LightningDataModule) or trainer is None else trainer.datamodule  # type: ignore[attr-defined]
     words = TargetWords.of(datamodule) if isinstance(datamodule, DataModule) else TargetWords()

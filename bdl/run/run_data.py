@@ -19,6 +19,7 @@ from bdl.data.loader import Batching
 from bdl.data.module import DataModule, as_data_module
 from bdl.data.table import TableDataModule
 from bdl.disk.files import disk_errors
+from bdl.disk.temporary import own_folder
 from bdl.errors import BdlWarning
 from bdl.run.config import TABLE
 from bdl.run.launch import Start
@@ -87,9 +88,10 @@ class RunData:
             yield self
             return
         with disk_errors(Path(tempfile.gettempdir())):
-            made = tempfile.TemporaryDirectory(prefix="bdl-")
-        with made as folder:
-            self._file = Path(folder) / "rows"
+            made = contextlib.ExitStack()
+            folder = made.enter_context(own_folder())
+        with made:
+            self._file = folder / "rows"
             try:
                 yield self
             finally:

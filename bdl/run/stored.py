@@ -68,7 +68,7 @@ def load_runs(
     refuse_too_large(configs[0], runs[0])
     net: torch.nn.Module = Section[torch.nn.Module].of(configs[0].model).build().to(find_device(device))
     likelihood = own_likelihood(Section.of(configs[0].loss).build())  # it says what the outputs mean
-    return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]
+    return bdl.Posterior.opened(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]
 
 
 def refuse_too_large(config: DictConfig, run: Path) -> None:

@@ -211,7 +211,7 @@ def report_of(
 ) -> ReportRequest:  # fmt: skip
     """The report of all samples in the folder of a run, by the network and the data of its first stack."""
     data, promises = stack.data, stack.callbacks.promises
-    posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
+    posterior = bdl.Posterior.opened(run, stack.net, likelihood=own_likelihood(stack.module.loss))
     held_out, items = data.has("test") or data.has("val"), plan.train_items
     return ReportRequest(
         run,
@@ -259,7 +259,7 @@ def fit_baseline(stack: StackRun, directory: RunDirectory) -> str:
     plan, data = stack.plan, stack.data
     assert plan.baseline is not None
     baseline, folder = plan.baseline.build(), directory.path / plan.keeping.folder
-    trained = bdl.Posterior.load(folder, stack.net, likelihood=own_likelihood(stack.module.loss))
+    trained = bdl.Posterior.opened(folder, stack.net, likelihood=own_likelihood(stack.module.loss))
     val = data.slices("val") if data.has("val") else None
     with WorkProgress("drawing") as progress:
         train = data.slices("train")

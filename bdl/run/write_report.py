@@ -19,6 +19,7 @@ from bdl.data.module import DataModule, as_data_module, in_order
 from bdl.errors import ConfigError
 from bdl.lean import L
 from bdl.posterior.calibrated import CalibrationRequest, to_plain
+from bdl.posterior.class_evaluation import never_predicted
 from bdl.posterior.report.numbers import Summary, calibration_fact, diverged_fact, print_summary, summarise
 from bdl.posterior.report.page import score_table, write_page
 from bdl.posterior.report.pictures import Picture, ReportData, pictures_of
@@ -149,6 +150,7 @@ def publish(
     summary.class_names = words.class_names
     facts = {**facts, **calibration_fact(summary)}
     summary.metrics |= target_metrics(summary.evaluations, words.units)
+    summary.metrics |= never_predicted(summary.evaluations, words.class_names)
     if summary.calibration is not None:
         write_json(folder / CALIBRATION, to_plain(summary.calibration))
     page = folder / "report.html"
@@ -165,7 +167,7 @@ def load_start(runs: Sequence[Path], posterior: bdl.Posterior, skip_bad: bool = 
     folders = [run / START for run in runs]
     if not all(folder.exists() for folder in folders):
         return None
-    start = bdl.Posterior.load(folders, posterior.net, skip_bad=skip_bad, likelihood=posterior.given_likelihood)
+    start = bdl.Posterior.opened(folders, posterior.net, skip_bad=skip_bad, likelihood=posterior.given_likelihood)
     start.read = posterior.read  # the module that holds the network may say how batches are read
     return start
 

@@ -82,7 +82,7 @@ class BayesianMLP(BaseEstimator):
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
         codes = group_numbers(groups, len(y), "groups")
-        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan, codes, weights)
+        self.posterior_, self.verdict_ = sample(net, likelihood, self._encode(X), y, plan, codes, weights)
 
     def _encode(self, X: np.ndarray) -> Tensor:
         """(n, features) float32 inputs of the network."""
@@ -129,6 +129,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
 
     Attributes:
         classes_: (K,) the classes, sorted.
+        verdict_: whether its samples can be trusted, by what they say of the training rows; see `verdict_.line`.
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision.
         encoding_: makes inputs of the network from rows.
         n_features_in_, feature_names_in_: columns of X, and their names where X had any.
@@ -206,6 +207,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         standardize: give every column of X, and y, mean 0 and standard deviation 1.
 
     Attributes:
+        verdict_: whether its samples can be trusted, by what they say of the training rows; see `verdict_.line`.
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision, and
             predicts y as `target_` makes it.
         encoding_, target_: make inputs and targets of the network.
