@@ -72,9 +72,10 @@ def load_runs(
 
 
 def refuse_too_large(config: DictConfig, run: Path) -> None:
-    """Raise ConfigError for a network of bdl with more numbers than a file of samples holds, before it takes memory."""
+    """Raise ConfigError for a network with more numbers than a file of samples holds, before it takes memory."""
     section = Section[torch.nn.Module].of(config.model)
-    if not section.target.startswith("bdl.models.") or OmegaConf.select(config, "sampler.only") is not None:
+    known = section.target.startswith(("bdl.models.", "torch.nn."))
+    if not known or OmegaConf.select(config, "sampler.only") is not None:
         return
     try:
         with torch.device("meta"):
