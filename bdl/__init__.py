@@ -6,6 +6,7 @@ The public names stand in `__init__.pyi`. Each is imported where it is first use
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 
 import lazy_loader
 
@@ -17,5 +18,11 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 def __getattr__(name: str) -> object:
     # Packages inside packages, which lazy_loader would look up as attributes
     inside = {"callbacks": "bdl.lightning.callbacks", "plot": "bdl.posterior.plot"}
-    inside |= {package: f"bdl.{package}" for package in ("engine", "likelihoods", "posterior", "samplers", "tune")}
-    return import_module(inside[name]) if name in inside else _load(name)
+    if name in inside:
+        return import_module(inside[name])
+    try:
+        return _load(name)
+    except AttributeError:
+        if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
+            raise
+        return import_module(f"{__name__}.{name}")  # a module such as bdl.sklearn, which is no public name

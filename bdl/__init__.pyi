@@ -1,6 +1,6 @@
 # The only list of public names. Type checkers and editors read it as a stub. At run time lazy_loader reads it and
 # imports each name where it is first used, so that `import bdl` costs next to nothing.
-from . import data, metrics, models, schedules
+from . import data, likelihoods, metrics, models, schedules
 from .checkpoint import CheckpointStart
 from .contrib.baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
 from .contrib.control.variate import ControlVariate
@@ -16,7 +16,7 @@ from .contrib.thin import Thinning
 from .engine.gradient import per_example_gradients
 from .engine.noise_draws import noise_draws
 from .engine.stack import ChainStack
-from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError
+from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError, VerdictWarning
 from .lightning import callbacks
 from .lightning.callbacks import (
     CollectSamples,
@@ -163,11 +163,13 @@ __all__ = [
     "Tuning",
     "Uniform",
     "ValuePrediction",
+    "VerdictWarning",
     "WeightedNLL",
     "callbacks",
     "data",
     "find_settings",
     "learning_coefficient",
+    "likelihoods",
     "metrics",
     "models",
     "noise_draws",

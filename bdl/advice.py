@@ -9,7 +9,7 @@ from collections.abc import Iterable
 # Words that Hydra takes without quotes, as texts or as numbers that give the same word again. It refuses letters beyond
 # ASCII, and reads true or null as no text.
 PLAIN = re.compile(
-    r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*"
+    r"(?!(?i:true|false|null|nan|inf)$)(package:|\.{0,2}/)?[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_.-]+)*"
     r"|\?|-?[1-9][0-9]{0,14}|-?(0|[1-9][0-9]{0,9})\.[0-9]{0,4}[1-9]|0"
 )
 

@@ -90,3 +90,7 @@ def without_advice(text: str) -> str:
 
 class BdlWarning(UserWarning):
     """A fact that a user should know before trusting the numbers."""
+
+
+class VerdictWarning(BdlWarning):
+    """The verdict on the samples of a run is not "trust". Estimators warn with it and scikit-learn's own at once."""

@@ -1,10 +1,10 @@
-"""Ctrl-C during work of a library that swallows it, and signals in words."""
+"""Ctrl-C: during work of a library that swallows it, with a word on what it leaves behind; signals in words."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -52,3 +52,12 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if came and before is signal.default_int_handler:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def explained(kept: Callable[[], str]) -> Iterator[None]:
+    """A KeyboardInterrupt of the work inside says what is kept, without the traceback of what it met."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(kept()) from None

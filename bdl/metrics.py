@@ -17,13 +17,15 @@ from torchmetrics import Metric
 
 from bdl.errors import ConfigError
 from bdl.likelihoods import as_columns
-from bdl.posterior.metrics import BINS, RISK, adaptive_gap, checked_classes, confidence_and_errors, risk_of
+from bdl.posterior.metrics import BINS, RISK, SMALLEST, adaptive_gap, checked_classes, confidence_and_errors, risk_of
 from bdl.posterior.ood import detection
 from bdl.posterior.prediction import Prediction, ValuePrediction
 
 __all__ = [
     "AURC", "AdaptiveECE", "BrierScore", "CRPS", "CoverageAtRisk", "IntervalCoverage", "OODDetection", "PredictiveNLL",
 ]  # fmt: skip
+
+NO_ITEM = "the metric has seen no item: call update before compute"
 
 
 class AddedScore(Metric):
@@ -41,11 +43,13 @@ class AddedScore(Metric):
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def add(self, scores: Tensor) -> None:
-        """Add the scores of items, of any shape."""
-        self.total += scores.double().sum().to(self.total.device)
-        self.count += scores.numel()
+        """Add the scores of items, of any shape. NaN, of a target that is missing, does not count."""
+        self.total += scores.double().nansum().to(self.total.device)
+        self.count += int((~scores.isnan()).sum())
 
     def compute(self) -> Tensor:
+        if not self.count:
+            raise ConfigError(NO_ITEM)
         return self.total / self.count
 
 
@@ -61,7 +65,7 @@ class PredictiveNLL(AddedScore):
             self.add(-prediction.log_density(y))
             return
         probs, labels = checked_classes(probabilities(prediction), y)
-        self.add(-probs.gather(1, labels[:, None]).double().clamp_min(torch.finfo(torch.float32).tiny).log())
+        self.add(-probs.gather(1, labels[:, None]).double().clamp_min(SMALLEST).log())
 
 
 class BrierScore(AddedScore):
@@ -102,7 +106,7 @@ class IntervalCoverage(AddedScore):
     def update(self, prediction: ValuePrediction, y: Tensor) -> None:
         low, high = prediction.interval(self.level)
         columns = as_columns(y.cpu().double(), low.shape)
-        self.add((low <= columns) & (columns <= high))
+        self.add(((low <= columns) & (columns <= high)).double().masked_fill(columns.isnan(), torch.nan))
 
 
 class JoinedScore(Metric):
@@ -219,5 +223,5 @@ def joined_state(state: list[Tensor] | Tensor) -> Tensor:
     """A state that is a list of batches until processes have joined theirs. Raises ConfigError without any item."""
     items = state if isinstance(state, Tensor) else torch.cat(state) if state else torch.empty(0)
     if not len(items):
-        raise ConfigError("the metric has seen no item: call update before compute")
+        raise ConfigError(NO_ITEM)
     return items

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bdl.cpu import cpu
+from bdl.disk.temporary import own_folder
 from bdl.errors import ConfigError
 
 SECONDS = 60  # a compiler that takes longer counts as broken
@@ -58,15 +60,34 @@ def _build(source: Path, compiler: str) -> ctypes.CDLL | str:
     """The library from the cache or from the compiler, or why there is none."""
     try:
         try:
-            folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bdl"
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = _cache_folder()
             name = f"{source.stem}-{_key(source, compiler)}"
             return _cached(folder, name) or _compile(source, compiler, folder, name)
-        except (OSError, RuntimeError):  # no home, a folder that cannot be written, or from which nothing may run
-            with tempfile.TemporaryDirectory(prefix="bdl-") as folder:
-                return _compile(source, compiler, Path(folder), source.stem)
+        except (OSError, RuntimeError):  # no home, a folder that is not private, or from which nothing may run
+            with own_folder() as folder:
+                return _compile(source, compiler, folder, source.stem)
     except (OSError, subprocess.SubprocessError) as error:
         return _first_line(error)
+
+
+def _cache_folder() -> Path:
+    """The first private folder for libraries. Raises OSError or RuntimeError where there is none.
+
+    What lies in it is loaded as code, so it must be this user's, and nobody else may write to it: XDG_CACHE_HOME may be
+    a place that several users share.
+    """
+    for home in filter(None, (os.environ.get("XDG_CACHE_HOME"), "~/.cache")):
+        folder = Path(home).expanduser() / "bdl"
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if stat.S_ISDIR(folder.stat().st_mode) and _is_private(folder.stat()):
+                return folder
+    raise PermissionError("no cache folder that only this user may write to")
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Whether it belongs to this user, and nobody else may write to it."""
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _key(source: Path, compiler: str) -> str:
@@ -79,9 +100,13 @@ def _key(source: Path, compiler: str) -> str:
 
 
 def _cached(folder: Path, name: str) -> ctypes.CDLL | None:
-    """The library of this name. A file's name ends with the hash of its content; damaged files are removed."""
+    """The library of this name. A file's name ends with the hash of its content; damaged files are removed.
+
+    Only a private regular file counts: a link leads elsewhere, and to read a pipe would wait for ever.
+    """
     for path in sorted(folder.glob(f"{name}-*.so")):
-        if _digest(path) == path.stem.rpartition("-")[2]:
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode) and _is_private(status) and _digest(path) == path.stem.rpartition("-")[2]:
             return ctypes.CDLL(str(path))
         path.unlink(missing_ok=True)
     return None
@@ -89,8 +114,8 @@ def _cached(folder: Path, name: str) -> ctypes.CDLL | None:
 
 def _compile(source: Path, compiler: str, folder: Path, name: str) -> ctypes.CDLL | str:
     error = ""
-    with tempfile.TemporaryDirectory(dir=folder) as work:
-        made = Path(work) / "made.so"
+    with own_folder(folder) as work:
+        made = work / "made.so"
         for native in _NATIVE:
             command = [compiler, *_FLAGS, native, str(source), "-o", str(made), "-lm"]
             ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)

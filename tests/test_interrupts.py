@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from bdl.data.frame import Reading
-from bdl.interrupts import interruptible
+from bdl.interrupts import explained, interruptible
+from bdl.run.console import one_line_errors
 
 
 @pytest.mark.parametrize("swallow", ["as an error", "without a word"])
@@ -45,3 +46,9 @@ def test_ctrl_c_while_a_table_is_parsed_is_no_fault_of_the_table(tmp_path, monke
     monkeypatch.setattr(pd, "read_csv", read_csv)
     with pytest.raises(KeyboardInterrupt):
         Reading().read(tmp_path / "t.csv")
+
+
+def test_a_command_says_in_one_line_what_an_interrupt_leaves(capsys):
+    with pytest.raises(SystemExit) as end, one_line_errors(), explained(lambda: "all samples are kept"):
+        raise KeyboardInterrupt
+    assert (end.value.code, capsys.readouterr().err) == (130, "bdl: interrupted; all samples are kept\n")

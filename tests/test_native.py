@@ -88,3 +88,41 @@ def test_with_a_compiler_that_fails_the_eager_version_runs(fresh, monkeypatch):
     assert type(choose_gradient(stack, NLL)) is MLPGradient
     with pytest.raises(ConfigError, match="compile=true needs a working C compiler: out of licences"):
         choose_gradient(stack, NLL, compiled=True)
+
+
+def planted(folder, name, make):
+    """A file whose name is what anybody can compute, with the right hash of its content."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    source = folder / "planted.so"
+    make(source)
+    digest = native._digest(source) if source.is_file() else "0" * 20
+    source.rename(folder / f"{name}-{digest}.so")
+    return folder / f"{name}-{digest}.so"
+
+
+@pytest.mark.parametrize("planted_as", ["writable folder", "writable file", "link", "pipe"])
+def test_what_another_user_may_have_planted_is_not_loaded(fresh, monkeypatch, planted_as):
+    """The cache in a place that several users share: only a regular file that this user alone can write is code."""
+    name = f"{SOURCE.stem}-{native._key(SOURCE, native._compiler())}"
+    make = os.mkfifo if planted_as == "pipe" else lambda path: path.write_bytes(b"not a library")
+    path = planted(fresh, name, make)
+    if planted_as == "writable folder":
+        fresh.chmod(0o777)
+    if planted_as == "writable file":
+        path.chmod(0o666)
+    if planted_as == "link":
+        path.rename(fresh / "elsewhere")
+        path.symlink_to(fresh / "elsewhere")
+    loaded = []
+    dll = native.ctypes.CDLL
+    monkeypatch.setattr(native.ctypes, "CDLL", lambda file: loaded.append(file) or dll(file))
+    monkeypatch.setenv("HOME", str(fresh.parent / "home"))
+    assert hasattr(native.load(SOURCE, required=True), "bdl_normal")
+    assert str(path) not in loaded
+
+
+def test_a_folder_of_another_user_is_left_alone(fresh, monkeypatch):
+    fresh.mkdir(mode=0o755)
+    monkeypatch.setenv("HOME", str(fresh.parent / "home"))
+    monkeypatch.setattr(native.os, "geteuid", lambda: os.getuid() + 1)
+    assert native.load(SOURCE, required=True) and [*fresh.iterdir()] == []

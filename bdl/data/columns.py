@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from bdl.advice import override
 from bdl.data.frame import require_columns
 from bdl.data.kinds import of_each
 from bdl.data.split import divide, hold_out, train_test_rows
@@ -54,8 +55,8 @@ class Columns:
     def __post_init__(self) -> None:
         if self.exposure is not None and self.task not in (None, "counts"):
             raise ConfigError(
-                f"data.exposure={self.exposure} is the exposure of a count, and data.task={self.task}: set "
-                "data.task=counts, or leave data.exposure out"
+                f"{override('data.exposure', self.exposure)} is the exposure of a count, and data.task={self.task}: "
+                "set data.task=counts, or leave data.exposure out"
             )
 
     @property
@@ -240,7 +241,7 @@ class TableSplit:
 
         def rule(rows: Rows, split: str) -> Parts:
             _, held_out = self._by_seed(rows, split)
-            return last_rows(self.key(rows, place, day_first), len(held_out), f"data.order={self.order}")
+            return last_rows(self.key(rows, place, day_first), len(held_out), override("data.order", str(self.order)))
 
         return rule
 
@@ -251,13 +252,14 @@ class TableSplit:
             )
         rows = tables["train"]
         names = rows[column].map(lambda value: SPLITS.get(str(value).strip().lower()))
+        name = override("data.split_column", column)
         if names.isna().any():
             raise ConfigError(
-                f"data.split_column={column} has {rows[column][names.isna()].iloc[0]!r} in {place}, which names no "
+                f"{name} has {rows[column][names.isna()].iloc[0]!r} in {place}, which names no "
                 f"split ({names.isna().sum()} of {len(rows)} rows): write train, val or test"
             )
         missing = [split for split in ("train", "test") if not (names == split).any()]
         if missing:
-            raise ConfigError(f"data.split_column={column} has no row with {missing[0]} in {place}: mark some")
+            raise ConfigError(f"{name} has no row with {missing[0]} in {place}: mark some")
         marked = {split: np.flatnonzero(names == split) for split in ("train", "val", "test")}
         return {split: rows.take(positions) for split, positions in marked.items() if len(positions)}

@@ -33,6 +33,7 @@ TYPED = "ISO8601"  # stands for the format where the type of the column says tha
 CIRCLES = {"month": 12, "weekday": 7, "hour": 24}  # parts that begin again after so many
 DROP = "data.drop={columns} leaves this out"
 WAYS = f"write all in one way, such as 2020-04-03 10:30, 03.04.2020, 18:00 or 6 pm; or {DROP}"
+EPOCH = pd.Timestamp(0).as_unit("s")  # in nanoseconds, pandas refuses years beyond 2262, such as 9999
 NEXT = 2035  # years of two digits that begin with this one may be those of the century before
 
 
@@ -150,10 +151,15 @@ def parse(values: Series, format: str, zone: str) -> Series:
     return pd.to_datetime(texts, format=format, errors="coerce")
 
 
+def days_of(dates: Series) -> Series:
+    """(n,) whole days since 1970."""
+    return (dates.dt.normalize() - EPOCH).dt.days
+
+
 def parts_of(dates: Series) -> Frame:
     """(n, parts) numbers of dates without gaps."""
     hours = dates.dt.hour + dates.dt.minute / 60 + dates.dt.second / 3600
-    parts = {"year": dates.dt.year, "day": (dates.dt.normalize() - pd.Timestamp(0)).dt.days}
+    parts = {"year": dates.dt.year, "day": days_of(dates)}
     for (name, period), values in zip(CIRCLES.items(), (dates.dt.month, dates.dt.day_of_week, hours), strict=True):
         angle = 2 * np.pi * values / period
         parts |= {f"{name}, sine": np.sin(angle).round(9), f"{name}, cosine": np.cos(angle).round(9)}

@@ -26,6 +26,8 @@ Column = NumberColumn | CategoryColumn | DateColumn
 FAR = 10.0  # standard deviations from the mean, below which no input is called far: a few rows bound nothing
 KINDS: dict[str, type[Column]] = {"number": NumberColumn, "category": CategoryColumn, "date": DateColumn}
 MOST_BYTES = 2**32  # of categories as inputs, of all training rows
+FEW_ROWS, SMALLER = 5, 100.0  # rows that tell a unit, and how many times smaller their numbers are
+FEW_WORDS = 5  # different words between numbers that a message lists
 NESTED = (list, tuple, dict, set, np.ndarray)
 
 
@@ -38,15 +40,19 @@ class InputEncoding:
     @staticmethod
     def learn(
         frame: Frame, names: Sequence[str], categorical: Collection[str], max_levels: int, place: str,
-        day_first: bool | None = None,
+        day_first: bool | None = None, missing: Sequence[str] = (),
     ) -> InputEncoding:  # fmt: skip
         """The encoding of these columns of the training rows.
+
+        missing: the words that mean a missing value already, for messages.
 
         Warns of columns without information, which are left out, and of columns that seem to number the rows. Raises
         ConfigError, in one line about all columns, for numbers with text between them, for dates that are written in
         several ways, and for more than `max_levels` categories; and if no column is left.
         """
-        learned = of_each(lambda name: _learn(frame[name], name in categorical, max_levels, day_first), names, place)
+        learned = of_each(
+            lambda name: _learn(frame[name], name in categorical, max_levels, day_first, missing), names, place
+        )
         columns = tuple(column for column in learned if column is not None)
         if not columns:
             raise ConfigError(f"{place}: no column has information about the target: give a table with inputs")
@@ -85,13 +91,19 @@ class InputEncoding:
     def warn_of_far(self, frame: Frame, rows: int, place: str) -> None:
         """Warn of numbers beyond all that training rows have, as those in another unit are; one line for all columns.
 
-        Of N numbers none is farther from their mean than std sqrt(N - 1).
+        Of N numbers none is farther from their mean than std sqrt(N - 1). Numbers in a larger unit, such as kilometres
+        for metres, are near 0, and no farther than that.
 
         rows: N, how many training rows there were.
         """
         bound, said = max(FAR, math.sqrt(max(0, rows - 1))), []
         for column in (column for column in self.columns if isinstance(column, NumberColumn)):
-            distance = (as_numbers(frame[column.name]) - column.mean).abs()
+            values = as_numbers(frame[column.name])
+            if _is_smaller_unit(values, column):
+                what = f"{column.name} in all {len(frame):,} rows, {values.min():g} to {values.max():g}, "
+                said.append(f"{what}and {column.mean:.3g} ± {column.std:.2g} in training")
+                continue
+            distance = (values - column.mean).abs()
             if count := int((far := distance > bound * column.std).sum()):
                 example, row = frame[column.name][far].iloc[0], frame.index[far][0] + 1
                 what = f"{column.name} in {count:,} of {len(frame):,} rows ({100 * count / len(frame):.3g} %), "
@@ -132,6 +144,16 @@ def _refuse_many_inputs(columns: Sequence[Column], rows: int, place: str) -> Non
         )
 
 
+def _is_smaller_unit(values: Series, column: NumberColumn) -> bool:
+    """Whether different numbers are all SMALLER times below the training median of a column that keeps away from 0.
+
+    Of few rows, of equal ones, and of columns whose standard deviation exceeds their mean, nothing is known.
+    """
+    seen = values.dropna().abs()
+    apart = len(seen) >= FEW_ROWS and seen.nunique() > 1 and abs(column.mean) >= column.std
+    return apart and SMALLER * seen.max() < abs(column.fill)
+
+
 def _numbers_rows(values: Series) -> bool:
     """Whether whole numbers name the rows: all differ, in the order of the rows or in a column named so."""
     if not pd.api.types.is_integer_dtype(values) or not values.is_unique or len(values) < 10:
@@ -139,7 +161,9 @@ def _numbers_rows(values: Series) -> bool:
     return values.is_monotonic_increasing or re.search(r"(^|[\W_])(id|nr|no)$", str(values.name).lower()) is not None
 
 
-def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool | None) -> Column | None:
+def _learn(
+    values: Series, categorical: bool, max_levels: int, day_first: bool | None, missing: Sequence[str]
+) -> Column | None:
     """What a column is read as: categories if asked for or if most values are no numbers; None for a constant.
 
     Raises Refused for a column that cannot be an input.
@@ -147,10 +171,10 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
     name = str(values.name)
     if values.dtype == object and values.map(lambda value: isinstance(value, NESTED)).any():
         raise Refused(name, "holds lists", f"{DROP}, or make columns of them")
-    numeric, missing = pd.api.types.is_numeric_dtype(values), values.isna()
-    if missing.all():
+    numeric, gaps = pd.api.types.is_numeric_dtype(values), values.isna()
+    if gaps.all():
         return None
-    if not missing.any():
+    if not gaps.any():
         floats = pd.api.types.is_float_dtype(values)
         if is_rounding(as_numbers(values).to_numpy()) if floats else values.nunique() == 1:
             return None
@@ -164,9 +188,7 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
             f"{hint}, or data.categorical={{columns}} for codes; or data.drop={{columns}}",
         )  # fmt: skip
     if not categories and (numeric or as_numbers(values).notna().sum() >= values.notna().sum() / 2):
-        return NumberColumn.learn(
-            values, "correct them, add the word to data.missing, or set data.categorical={columns}"
-        )
+        return _numbers(values, missing)
     if (count := as_texts(values).nunique()) > max_levels:
         repeated = count <= len(values) / 2
         grouped = "data.group={columns} keeps rows of one value on one side, " if repeated else ""
@@ -176,3 +198,16 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
             "takes them as categories",
         )  # fmt: skip
     return CategoryColumn.learn(values)
+
+
+def _numbers(values: Series, missing: Sequence[str]) -> NumberColumn:
+    """The column as numbers. Raises Refused as `NumberColumn.learn` does; few words between numbers may mean gaps."""
+    correct = "correct them, or data.categorical={columns} takes all as categories"
+    try:
+        return NumberColumn.learn(values, correct)
+    except Refused as fault:
+        words = [word for word in values[is_text(values)].unique() if "=" not in word]  # a=b is the word b of column a
+        if fault.remedy != correct or not 0 < len(words) <= FEW_WORDS:
+            raise
+        gaps = f"data.missing={{words}} if they mean missing values; or {correct}"
+        raise Refused(fault.name, fault.what, gaps, [*missing, *words]) from None

@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from bdl.advice import override
 from bdl.data.frame import require_columns
 from bdl.data.kinds import finite_numbers, of_each
 from bdl.data.values import Frame, Series
@@ -52,7 +53,7 @@ def positive_numbers(values: Series, place: str, key: str) -> np.ndarray:
         what = "missing" if pd.isna(value) else f"{value:g}"
         use, row = key.removeprefix("data."), numbers.index[bad][0] + 1
         raise ConfigError(
-            f"{key}={values.name}: the {use} is {what} in row {row} of {place}, and must be above 0 ({bad.sum()} of "
-            f"{len(numbers)} rows): {REMEDY}"
+            f"{override(key, str(values.name))}: the {use} is {what} in row {row} of {place}, and must be above 0 "
+            f"({bad.sum()} of {len(numbers)} rows): {REMEDY}"
         )
     return numbers.to_numpy(np.float64, copy=True)

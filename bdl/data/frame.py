@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from bdl.advice import override
 from bdl.data.field_counts import refuse_comment, refuse_ragged, telling_counts
 from bdl.data.number_columns import number_columns
 from bdl.data.text_encoding import UTF8, guess_encoding, python_name, warn_of_utf8
@@ -85,7 +86,7 @@ class Reading:
 
         Raises ConfigError for a file that is missing, empty, damaged or no such table, and for a doubled column name.
         """
-        name = f"{key}={path}"
+        name = override(key, str(path))
         with self._file(path, name) as place:
             frame = _read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name, text)
         names = [str(column).strip() for column in frame.columns]
@@ -148,7 +149,7 @@ class Reading:
 
     def of_file(self, path: str | Path, key: str = "data.path") -> Reading:
         """The same, with the encoding of this file if none is given. Warns as `guess_encoding`; raises as `read`."""
-        name = f"{key}={path}"
+        name = override(key, str(path))
         with self._file(path, name) as place:
             if self.format != "csv" or self.encoding is not None:
                 return self
@@ -208,7 +209,7 @@ class Reading:
         remedy = "a table has a target and at least one more column; data.separator names the sign between them"
         if sign is not None:
             remedy = f"its header holds another sign that separates: set data.separator={sign}"
-        raise ConfigError(f"{name} has one column only under data.separator={self.separator}; {remedy}")
+        raise ConfigError(f"{name} has one column only under {override('data.separator', self.separator)}; {remedy}")
 
 
 def locate(path: str | Path) -> Path:
@@ -220,15 +221,17 @@ def locate(path: str | Path) -> Path:
 
 
 def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) -> None:
-    """Raise ConfigError unless the table has all these columns."""
+    """Raise ConfigError unless the table has all these columns. key: begins the line, `data.drop=` or `input: `."""
     present = frame.columns
     absent = [column for column in columns if column not in present]
     if absent:
         lowered = {column.lower(): column for column in frame.columns}
         near = difflib.get_close_matches(absent[0].lower(), lowered, 1)
         hint = f"did you mean {lowered[near[0]]}?" if near else f"it has {brief_list(list(frame.columns))}"
-        names = brief_list(absent)
-        raise ConfigError(f"{key}{names}: {place} has no such column{'s' if len(absent) > 1 else ''}; {hint}")
+        named = f"{key}{brief_list(absent)}"
+        if key.endswith("="):
+            named = override(key[:-1], absent if len(absent) > 1 else absent[0])
+        raise ConfigError(f"{named}: {place} has no such column{'s' if len(absent) > 1 else ''}; {hint}")
 
 
 def _parted(word: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from bdl.advice import override
 from bdl.data.augment import Augment, Normalise
 from bdl.data.image_losses import Losses, warn_of_copies, warn_of_other_formats
 from bdl.data.loader import Batching
@@ -191,9 +192,12 @@ def _images_of(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     empty = [name for name in classes if not found[name]]
     if not classes or empty:
         what = f"{empty[0]} has no image ({', '.join(EXTENSIONS)})" if classes else "it has no folder"
-        raise ConfigError(f"data.path={folder} is no folder of images, with a folder per class: {what}")
+        raise ConfigError(
+            f"{override('data.path', str(folder))} is no folder of images, with a folder per class: {what}"
+        )
     if len(classes) < 2:
-        raise ConfigError(f"data.path={folder} has one class only, {classes[0]}: give a folder per class")
+        name = override("data.path", str(folder))
+        raise ConfigError(f"{name} has one class only, {classes[0]}: give a folder per class")
     return [(path, label) for label, name in enumerate(classes) for path in found[name]], classes
 
 

@@ -27,11 +27,15 @@ CORRECT = "correct them, or leave the fields empty"
 
 @dataclass(eq=False)
 class Refused(Exception):
-    """A column that cannot be used as it is: what it has, and the remedy; `key={columns}` in it names it."""
+    """A column that cannot be used as it is: what it has, and the remedy.
+
+    `key={columns}` in the remedy names the column, `key={words}` lists the `words` of all columns with this remedy.
+    """
 
     name: str
     what: str
     remedy: str
+    words: Sequence[str] = ()
 
 
 def of_each(function: Callable[[T], R], items: Iterable[T], place: str) -> list[R]:
@@ -52,8 +56,11 @@ def of_each(function: Callable[[T], R], items: Iterable[T], place: str) -> list[
     for remedy, alike in by_remedy.items():
         start = "" if lines else f"{place}: "
         faults = brief_list([f"{fault.name} {fault.what}" for fault in alike])
-        names = [fault.name for fault in alike]
-        advice = re.sub(r"(\S+)=\{columns\}", lambda key, names=names: override(key[1], names), remedy)
+        lists = {
+            "columns": [fault.name for fault in alike],
+            "words": list(dict.fromkeys(word for fault in alike for word in fault.words)),
+        }
+        advice = re.sub(r"(\S+)=\{(\w+)\}", lambda found, lists=lists: override(found[1], lists[found[2]]), remedy)
         lines.append(f"{start}{faults}: {advice}")
     if lines:
         raise ConfigError("; ".join(lines))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bdl.advice import override
 from bdl.data.frame import brief_list, require_columns
 from bdl.data.together import Order
 from bdl.data.values import Frame, Series, as_texts
@@ -54,12 +55,12 @@ class Lags:
         """Raises ConfigError for lags that are no whole numbers of at least 1, and for those without an order."""
         if order is None:
             raise ConfigError("data.lags needs data.order: it names the column, such as a date, that sorts the rows")
-        require_columns(frame, list(lags), "data.lags=", place)
+        require_columns(frame, list(lags), "data.lags names ", place)
         if beside := {order.name, series} & lags.keys():
             raise ConfigError(f"data.lags names {beside.pop()}, which sorts or groups the rows: name another column")
         for name, numbers in lags.items():
             if not numbers or any(type(n) is not int or n < 1 for n in numbers):
-                raise ConfigError(f"data.lags={{{name}: ...}} takes whole numbers of at least 1, got {list(numbers)}")
+                raise ConfigError(f"data.lags of {name} takes whole numbers of at least 1, got {list(numbers)}")
         return Lags({name: tuple(sorted(set(numbers))) for name, numbers in lags.items()}, target, order, series)
 
     @property
@@ -149,7 +150,8 @@ class Lags:
         series = pd.Series("", frame.index) if self.series is None else as_texts(frame[self.series])
         if series.isna().any():
             raise ConfigError(
-                f"data.group={self.series} is missing in {series.isna().sum()} rows of {place}: fill it in"
+                f"{override('data.group', self.series or '')} is missing in {series.isna().sum()} rows of {place}: "
+                "fill it in"
             )
         columns = {KEY: self.order.key(frame[self.order.name], place), SERIES: series, ROW: np.arange(len(frame))}
         here: Frame = pd.DataFrame(columns | {name: frame[name].to_numpy() for name in self.of})

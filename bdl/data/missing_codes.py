@@ -1,4 +1,4 @@
-"""Numbers that may stand for missing values: far from all others of their column, and repeated."""
+"""Numbers and dates that may stand for missing values: far from all others of their column, and repeated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 
 from bdl.advice import override
-from bdl.data.values import Frame, as_numbers
+from bdl.data.dates import days_of, find_format, holds_dates, parse
+from bdl.data.kinds import Refused
+from bdl.data.values import Frame, Series, as_numbers, as_texts
 from bdl.errors import BdlWarning
 
 USUAL = re.compile(r"9+|[1-9]*(77|88|99)|9+\.0|999\.25|98|97")  # codes of questionnaires and instruments, without sign
@@ -22,18 +24,25 @@ STEPS = 3.0  # usual steps between neighbours among the others, which a gap exce
 MOST = 4  # codes of a column
 
 
-def warn_of_codes(frame: Frame, names: Sequence[str], missing: Sequence[str], place: str) -> None:
+def warn_of_codes(
+    frame: Frame, names: Sequence[str], missing: Sequence[str], place: str, day_first: bool | None = None
+) -> None:
     """Warn, in one line for all columns, of values that may mean "missing", with the `data.missing` that says so.
 
     Args:
-        names: the columns of numbers that the run reads.
+        names: the columns that the run reads, of which those of numbers and of written dates are looked at.
         missing: the words that mean a missing value already.
     """
     numeric = {str(name): frame[name] for name in frame if pd.api.types.is_numeric_dtype(frame[name])}
     found: list[tuple[str, float]] = []
+    dated: list[str] = []
     lines = []
     for name in names:
-        if name not in numeric or pd.api.types.is_bool_dtype(numeric[name]):
+        if name not in numeric:
+            if (line := _codes_of_dates(frame[name], day_first, dated)) is not None:
+                lines.append(line)
+            continue
+        if pd.api.types.is_bool_dtype(numeric[name]):
             continue
         values = as_numbers(numeric[name]).to_numpy()
         values = values[np.isfinite(values)]
@@ -43,14 +52,35 @@ def warn_of_codes(frame: Frame, names: Sequence[str], missing: Sequence[str], pl
             counted = (f"{_written(code)} in {(n := (values == code).sum()):,} of {len(frame):,} rows "
                        f"({100 * n / len(frame):.3g} %)" for code in codes)  # fmt: skip
             lines.append(f"{name} is {' and '.join(counted)}, all others {others.min():g} to {others.max():g}")
-    if not found:
+    if not lines:
         return
-    words = dict.fromkeys(_word(name, code, numeric, found) for name, code in found)
+    words = dict.fromkeys(_word(name, code, numeric, found) for name, code in found) | dict.fromkeys(dated)
     warnings.warn(
         f"{place}: {'; '.join(lines[:8])}{f'; ... ({len(lines)} columns in all)' if len(lines) > 8 else ''}: far from "
         f"the others, and repeated. If this stands for a missing value, {override('data.missing', [*missing, *words])} "
         "makes it one; if it is a value, nothing is to be done", BdlWarning, 3,
     )  # fmt: skip
+
+
+def _codes_of_dates(values: Series, day_first: bool | None, words: list[str]) -> str | None:
+    """What to say of dates such as 9999-12-31 in a column of written dates, whose texts are added to the words."""
+    if pd.api.types.is_datetime64_any_dtype(values) or not holds_dates(values):
+        return None
+    try:
+        dates = parse(values, *find_format(values, day_first))
+    except Refused:  # which is said later
+        return None
+    days = days_of(dates)
+    codes = missing_codes(days.dropna().to_numpy(np.float64))
+    if not codes:
+        return None
+    coded, texts = days.isin(codes), as_texts(values)
+    words += (written := list(texts[coded].unique()))
+    others = dates[~coded].dropna()
+    return (
+        f"{values.name} is {' or '.join(written[:MOST])} in {(n := int(coded.sum())):,} of {len(values):,} rows "
+        f"({100 * n / len(values):.3g} %), all others {others.min():%Y-%m-%d} to {others.max():%Y-%m-%d}"
+    )
 
 
 def missing_codes(values: np.ndarray) -> list[float]:

@@ -91,13 +91,13 @@ class TableDataModule(TensorDataModule):
         rows = split.rows(tables, place, reading.day_first)
         names = columns.inputs(rows["train"].columns, split)
         numbers = [name for name in (*columns.targets, *names) if name not in columns.categorical]
-        warn_of_codes(frames["train"], numbers, reading.missing, place)
+        warn_of_codes(frames["train"], numbers, reading.missing, place, reading.day_first)
         del frames  # whose columns are let go one by one
         warn_of_groups(rows, columns, split, place)
         warn_of_copies(rows["train"], columns.targets, names, place)
         self.name, self.held_out = place, split.words(rows, place, reading.day_first)
         self.groups = split.groups(rows, place)
-        (target, reason), inputs, exposure = _learn(rows, columns, names, place, reading.day_first, loss)
+        (target, reason), inputs, exposure = _learn(rows, columns, names, place, reading, loss)
         self.encoding = TableEncoding(inputs, target, tuple(columns.id), of_run, lags, exposure)
         splits = self._encode(rows, places)
         classes = target.labels if isinstance(target, ClassTarget) else None
@@ -173,8 +173,7 @@ class TableDataModule(TensorDataModule):
 
 
 def _learn(
-    rows: Mapping[str, Rows], columns: Columns, names: Sequence[str], place: str, day_first: bool | None,
-    loss: str | None,
+    rows: Mapping[str, Rows], columns: Columns, names: Sequence[str], place: str, reading: Reading, loss: str | None,
 ) -> list[Any]:  # fmt: skip
     """The target and its reason, see `learn_target`; the encoding of the inputs, whose names these are; the exposure.
 
@@ -185,7 +184,9 @@ def _learn(
     of_training = {name: train[name].dropna() for name in columns.targets}
     questions: list[Callable[[], Any]] = [
         lambda: learn_target(labels, of_training, columns.asked, place, loss),
-        lambda: InputEncoding.learn(train, names, columns.categorical, columns.max_levels, place, day_first),
+        lambda: InputEncoding.learn(
+            train, names, columns.categorical, columns.max_levels, place, reading.day_first, reading.missing
+        ),
         lambda: None if columns.exposure is None else ExposureColumn.learn(train[columns.exposure], place),
     ]
     return of_each(lambda ask: ask(), questions, place)

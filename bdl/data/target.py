@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from bdl.advice import override
 from bdl.data.dates import holds_dates
 from bdl.data.encoding import FAR
 from bdl.data.kinds import finite_numbers, of_each, standardisation, standardised
@@ -36,18 +37,18 @@ class ClassTarget:
     @staticmethod
     def learn(values: Series, place: str) -> ClassTarget:
         """The classes of all rows. Raises ConfigError for a single class, and for fewer than two rows a class."""
-        texts = as_texts(values)
+        texts, name = as_texts(values), override("data.target", str(values.name))
         labels = sorted(texts.unique(), key=_numbers_first)
         if len(labels) == 1:
             raise ConfigError(
-                f"data.target={values.name}: all {len(texts)} rows of {place} are of one class, {labels[0]!r}: give "
+                f"{name}: all {len(texts)} rows of {place} are of one class, {labels[0]!r}: give "
                 "rows of another class, or choose another target"
             )
         if len(labels) > len(texts) / 2:
             numbers = as_numbers(values).notna().all()
             remedy = "data.task=regression predicts numbers" if numbers else "choose another target"
             raise ConfigError(
-                f"data.target={values.name} has {len(labels)} classes in {len(texts)} rows of {place}, fewer than two "
+                f"{name} has {len(labels)} classes in {len(texts)} rows of {place}, fewer than two "
                 f"rows for a class: {remedy}"
             )
         return ClassTarget(str(values.name), tuple(labels))
@@ -90,8 +91,8 @@ class NumberTarget:
         numbers = _numbers(values, place, task)
         if numbers.min() == numbers.max():
             raise ConfigError(
-                f"data.target={values.name} is {numbers.iloc[0]:g} in all {len(numbers)} training rows of {place}: "
-                "nothing can be learned about a constant; choose another target"
+                f"{override('data.target', str(values.name))} is {numbers.iloc[0]:g} in all {len(numbers)} training "
+                f"rows of {place}: nothing can be learned about a constant; choose another target"
             )
         if task == "counts":
             return NumberTarget(str(values.name), 0.0, 1.0, task)
@@ -146,7 +147,7 @@ def find_task(values: Series, place: str) -> tuple[Task, str]:
     Raises ConfigError for dates, for numbers with text between them, and for whole numbers that may be classes or not:
     at most 20 different ones, each in two rows on average.
     """
-    name = f"data.target={values.name}"
+    name = override("data.target", str(values.name))
     if holds_dates(values):
         raise ConfigError(f"{name} holds dates or times ({values.iloc[0]}): choose another target")
     if (hint := number_hint(values)) is not None:

@@ -21,10 +21,11 @@ def warn_of_copies(train: Rows, targets: Sequence[str], inputs: Sequence[str], p
     """Warn of inputs that tell a target exactly: the target itself, 2 y + 1, or other words for each of its values."""
     for target in targets:
         seen = np.flatnonzero(train[target].notna())
-        y = train.take(seen)[target]
+        rows = train.take(seen)
+        y = rows[target]
         if len(y) < LEAST:
             continue
-        if copies := [name for name in inputs if is_copy(train[name].iloc[seen], y)]:
+        if copies := [name for name in inputs if is_copy(rows[name], y)]:
             warnings.warn(
                 f"{place}: {', '.join(copies[:8])}{', ...' if len(copies) > 8 else ''} "
                 f"{'tells' if len(copies) == 1 else 'tell'} {target} one to one in all {len(y):,} training rows. If "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bdl.advice import override
 from bdl.errors import ConfigError
 from bdl.likelihoods.support import Support, Tail
 
@@ -113,8 +114,8 @@ def _positive(values: np.ndarray, every: np.ndarray, asked: str, name: str, std:
     """A law of positive numbers. Raises ConfigError where some are not."""
     if (wrong := every[every <= 0]).size:
         raise ConfigError(
-            f"{asked} takes positive numbers, and data.target={name} has {len(wrong)} values that are not, such as "
-            f"{wrong[0]:g}: loss=auto finds one that fits, loss=normal takes all numbers"
+            f"{asked} takes positive numbers, and {override('data.target', name)} has {len(wrong)} values that are "
+            f"not, such as {wrong[0]:g}: loss=auto finds one that fits, loss=normal takes all numbers"
         )
     support = _fitted(values / std, 0.0, None, tails=("log",))
     limit = LIMIT * float(values.max() / std)
@@ -181,8 +182,8 @@ def _most_frequent(values: np.ndarray, name: str) -> float:
     distinct, counts = np.unique(values, return_counts=True)
     if counts.max() < 2 or len(distinct) < 3:
         raise ConfigError(
-            f"{HURDLE} needs a value that is repeated, and others; data.target={name} has {len(distinct)} different "
-            f"values in {len(values)} rows: loss=auto finds a law that fits"
+            f"{HURDLE} needs a value that is repeated, and others; {override('data.target', name)} has {len(distinct)} "
+            f"different values in {len(values)} rows: loss=auto finds a law that fits"
         )
     return float(distinct[counts.argmax()])
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bdl.advice import override
 from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import of_each
 from bdl.data.target import ClassTarget, NumberTarget, find_task
@@ -136,17 +137,16 @@ def _asked(values: Series, task: Task | None, place: str) -> Callable[[], tuple[
 def _learn_several(
     found: Mapping[str, tuple[Task, str]], of_training: Mapping[str, Series], place: str
 ) -> tuple[NumberTargets, str]:
-    names = brief_list(list(found))
     if classes := [name for name, (task, _) in found.items() if task == "classification"]:
         numbers = [name for name in found if name not in classes]
         what = f"{classes[0]} holds classes and {numbers[0]} numbers" if numbers else f"{classes[0]} holds classes"
         raise ConfigError(
-            f"data.target=[{names}]: {what}, and several targets must all be numbers: make a run for each column of "
-            "classes, or data.task=regression takes their numbers as quantities"
+            f"{override('data.target', found)}: {what}, and several targets must all be numbers: make a run for each "
+            "column of classes, or data.task=regression takes their numbers as quantities"
         )
     for name, values in of_training.items():
         if not len(values):
-            raise ConfigError(f"data.target={name}: no training row of {place} has a value; leave it out")
+            raise ConfigError(f"{override('data.target', name)}: no training row of {place} has a value; leave it out")
     parts = of_each(lambda name: NumberTarget.learn(of_training[name], place, found[name][0], NORMAL), found, place)
     return NumberTargets(tuple(parts)), "; ".join(f"{name}: {reason}" for name, (_, reason) in found.items())
 
@@ -160,7 +160,7 @@ def rows_with_targets(frame: Frame, names: Sequence[str], place: str) -> np.ndar
     seen = np.stack([frame[name].notna().to_numpy() for name in names], 1)  # (n, k)
     if not seen.any(0).all():
         name = names[int(np.flatnonzero(~seen.any(0))[0])]
-        raise ConfigError(f"data.target={name}: no row of {place} has a value; choose another target")
+        raise ConfigError(f"{override('data.target', name)}: no row of {place} has a value; choose another target")
     kept, missing = np.flatnonzero(seen.any(1)), int((~seen.any(1)).sum())
     what = f"the target {names[0]} is" if len(names) == 1 else f"all targets, {brief_list(names)}, are"
     if missing:

@@ -8,6 +8,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from bdl.advice import override
 from bdl.disk.files import open_regular
 from bdl.errors import BdlWarning, ConfigError
 
@@ -29,8 +30,8 @@ def python_name(encoding: str) -> str:
         "".encode(name)  # refuses what is no encoding of text, such as base64
     except (LookupError, ValueError) as error:
         raise ConfigError(
-            f"data.encoding={encoding} is no encoding that Python knows: utf-8, utf-16, latin-1 and cp1252 are the "
-            "usual ones; null guesses"
+            f"{override('data.encoding', encoding)} is no encoding that Python knows: utf-8, utf-16, latin-1 and "
+            "cp1252 are the usual ones; null guesses"
         ) from error
     return f"{UTF8}-sig" if name == UTF8 else name
 

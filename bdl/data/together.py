@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bdl.data.dates import find_format, holds_dates, parse
+from bdl.advice import override
+from bdl.data.dates import EPOCH, find_format, holds_dates, parse
 from bdl.data.kinds import Refused, of_each
 from bdl.data.split import train_test_rows
 from bdl.data.values import Series, as_numbers, as_texts, with_numbers
@@ -52,12 +53,13 @@ class Order:
         if self.format is None:
             key = _numbers(values)
         else:
-            key = (parse(values, self.format, self.zone) - pd.Timestamp(0)) / pd.Timedelta(days=1)
+            key = (parse(values, self.format, self.zone) - EPOCH) / pd.Timedelta(days=1)
         if (bad := key.isna().to_numpy()).any():
             kind = "number" if self.format is None else "date written as in the other rows"
             raise ConfigError(
-                f"data.order={self.name} holds no {kind} in {bad.sum()} of {len(values)} rows of {place}, row "
-                f"{values.index[bad][0] + 1} the first, which have no place in the order: fill it in, or leave them out"
+                f"{override('data.order', self.name)} holds no {kind} in {bad.sum()} of {len(values)} rows of {place}, "
+                f"row {values.index[bad][0] + 1} the first, which have no place in the order: fill it in, or leave "
+                "them out"
             )
         return key.to_numpy(np.float64)
 
@@ -90,15 +92,16 @@ def group_codes(values: Series, place: str) -> np.ndarray:
     """
     if (missing := values.isna()).any():
         raise ConfigError(
-            f"data.group={values.name} is missing in {missing.sum()} of {len(values)} rows of {place}, row "
-            f"{values.index[missing][0] + 1} the first: fill it in, or leave these rows out"
+            f"{override('data.group', str(values.name))} is missing in {missing.sum()} of {len(values)} rows of "
+            f"{place}, row {values.index[missing][0] + 1} the first: fill it in, or leave these rows out"
         )
     texts = as_texts(values)
     numbers: Series = pd.to_numeric(texts, errors="coerce")
     named = texts if numbers.nunique() < texts.nunique() else numbers
     codes, groups = pd.factorize(named, sort=True)
     if len(groups) < 2:
-        raise ConfigError(f"data.group={values.name} has one group only, {texts.iloc[0]!r}: leave data.group out")
+        name = override("data.group", str(values.name))
+        raise ConfigError(f"{name} has one group only, {texts.iloc[0]!r}: leave data.group out")
     return codes
 
 
@@ -122,6 +125,6 @@ def check_apart(groups: Mapping[str, Series], name: str) -> None:
     for one, other in (("train", "test"), ("train", "val"), ("val", "test")):
         if both := sorted(set(as_texts(groups[one])) & set(as_texts(groups[other]))):
             raise ConfigError(
-                f"data.group={name}: {len(both)} groups such as {both[0]!r} have rows in both {one} and {other}: mark "
-                "all rows of a group alike, or leave data.group out"
+                f"{override('data.group', name)}: {len(both)} groups such as {both[0]!r} have rows in both {one} and "
+                f"{other}: mark all rows of a group alike, or leave data.group out"
             )

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bdl.errors import StoreError
+from bdl.errors import ConfigError, StoreError
 
 OF_TRANSFORMERS = ("model.safetensors", "pytorch_model.bin")  # files of a folder that `save_pretrained` wrote
 OF_THE_KERNEL = ("/proc/", "/sys/")  # what lies there is made while it is read; /proc/kmsg waits for messages
 SMALL_FILE = 2**26  # bytes; files that describe a run have fewer
+LACKS = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # what a file system answers that cannot do it
 WRITING = ".writing-"  # temporary names begin with it, then follow host and process
 
 
@@ -89,6 +90,7 @@ def append_line(path: Path, line: bytes) -> None:
 
     Half a line that a killed writer left is cut first.
     """
+    refuse_links(path)
     with disk_errors(path), open(path, "ab", buffering=0) as f:  # what a buffer holds after an error, it writes later
         end = f.tell()
         with open(path, "rb") as before:
@@ -116,7 +118,8 @@ def temporary_file(folder: Path, *parts: bytes | memoryview) -> Iterator[Path]:
                 f.write(part)
             f.flush()
             os.fsync(f.fileno())
-        os.chmod(name, 0o644)
+        with contextlib.suppress(OSError):  # a file system without modes
+            os.chmod(name, 0o644)
         yield Path(name)
     finally:
         with contextlib.suppress(OSError):
@@ -129,6 +132,9 @@ def move_into_place(temporary: Path, path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
+    except OSError as error:
+        if error.errno not in LACKS:  # a file system whose folders are never synced, or always
+            raise
     finally:
         os.close(folder)
 
@@ -143,19 +149,21 @@ def disk_errors(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise StoreError(f"cannot write {path}: its folder was moved or removed while a process wrote to it") from error
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}; {remedy_of(error)}") from error
+        raise StoreError(f"cannot write {path}: {error.strerror}; {_remedy(error.errno)}") from error
 
 
-def remedy_of(error: OSError) -> str:
-    """What to do about an error of writing: each cause has its own.
-
-    >>> remedy_of(OSError(errno.ENOSPC, "")), remedy_of(OSError(errno.EROFS, ""))
-    ('free space or choose another hydra.run.dir', 'choose a hydra.run.dir where you may write')
-    """
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+def _remedy(number: int | None) -> str:
+    """What helps against an error of the disk: only a full one needs space."""
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "free space or choose another hydra.run.dir"
-    if error.errno in (errno.EACCES, errno.EROFS):
-        return "choose a hydra.run.dir where you may write"
-    if error.errno in (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV):
-        return "its file system lacks or forbids what a safe write needs: choose a hydra.run.dir on another"
-    return "look after the disk, or choose a hydra.run.dir on another"
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "choose a hydra.run.dir that you may write to"
+    if number in LACKS:
+        return "the file system lacks what a safe write needs: choose a hydra.run.dir on another one"
+    return "see that the disk is well, or choose another hydra.run.dir"
+
+
+def refuse_links(*paths: Path) -> None:
+    """Raise ConfigError for the first of these that is a link, through which a file elsewhere would be written."""
+    if links := [path for path in paths if path.is_symlink()]:
+        raise ConfigError(f"{links[0]} is a link, and a run writes only into its own folder: move it away")

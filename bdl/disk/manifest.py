@@ -24,6 +24,7 @@ from bdl.disk.files import (
     open_regular,
     parse_json,
     read_file,
+    refuse_links,
     temporary_file,
     write_atomically,
 )
@@ -123,6 +124,7 @@ class Manifest:
         Raises StoreError as `add` does.
         """
         place, sha256 = self.folder / path, digest(*parts)
+        refuse_links(*(self.folder / part for part in PurePosixPath(path).parents if part.name))
         versions = self.versions(path)
         with disk_errors(place):
             if versions and versions[-1].sha256 == sha256 and place.is_file() and file_digest(place) == sha256:

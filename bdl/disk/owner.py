@@ -67,12 +67,12 @@ class Owner:
     @classmethod
     def this_process(cls) -> Self:
         started = start_of(os.getpid()) or ""
-        return cls(platform.node(), _namespace(), os.getpid(), started, _machine(), *_job())
+        return cls(platform.node(), pid_namespace(), os.getpid(), started, _machine(), *_job())
 
     @property
     def is_of_this_host(self) -> bool:
         """Whether its process would be seen from here."""
-        here = (self.host, self.namespace) == (platform.node(), _namespace())
+        here = (self.host, self.namespace) == (platform.node(), pid_namespace())
         return here and self.machine in ("", _machine())
 
     def is_dead(self) -> bool:
@@ -195,7 +195,7 @@ def _job() -> tuple[str, int]:
     return (f"{cluster}/{job}", int(restarts) if restarts.isdecimal() else 0) if job else ("", 0)
 
 
-def _namespace() -> str:
+def pid_namespace() -> str:
     with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -51,10 +52,15 @@ def silence_lightning(speaks: bool = True) -> None:
 
 
 def fit(trainer: L.Trainer, module: L.LightningModule, data: Any, checkpoint: Path | None = None) -> None:
-    """`trainer.fit`, which unpickles nothing. A KeyboardInterrupt stays one; Lightning would exit with status 1."""
+    """`trainer.fit`, which unpickles nothing.
+
+    A KeyboardInterrupt stays one, and Ctrl-C as it was; Lightning would exit with status 1, and ignore the next one.
+    """
+    handler = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, handler)
             raise error.__context__ from None
         raise

@@ -204,10 +204,10 @@ def as_columns(y: Tensor, shape: torch.Size) -> Tensor:
 
     Without this check y (B,) and outputs (B, 1) would broadcast to B x B pairs.
     """
+    if shape[-1] == 1 and y.shape == shape[:-1]:  # first: one item (1,) is not the targets of every item
+        return y.unsqueeze(-1)
     if y.ndim <= len(shape) and y.shape == shape[len(shape) - y.ndim :]:
         return y
-    if shape[-1] == 1 and y.shape == shape[:-1]:
-        return y.unsqueeze(-1)
     raise ConfigError(
         f"targets of shape {tuple(y.shape)} do not fit the network, which predicts targets of shape {tuple(shape)}: "
         "give y one column for each"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood
-from bdl.posterior.class_scores import ClassScores
+from bdl.posterior.class_scores import ClassScores, unpredicted
 from bdl.posterior.diagnostics import repeat_error, spaced
 from bdl.posterior.evaluation import RECORDED_ITEMS, PosteriorEvaluation
-from bdl.posterior.metrics import classification_metrics, constant_class_losses
+from bdl.posterior.metrics import SMALLEST, classification_metrics, constant_class_entropy, constant_class_losses
 from bdl.posterior.ood import logit_energy
 from bdl.posterior.prediction import log_probs
 
@@ -89,6 +89,14 @@ class ClassEvaluation(PosteriorEvaluation):
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
         return constant_class_losses(self.y, seen)
 
+    def constant_score(self, seen: Tensor | None = None) -> dict[str, float]:
+        y = self.y.long().reshape(len(self.y), -1)
+        known = y if seen is None else seen.long().reshape(len(seen), -1)
+        return {"accuracy": float((y == known.mode(0).values).double().mean())}
+
+    def entropy(self, seen: Tensor | None = None) -> float:
+        return constant_class_entropy(self.y if seen is None else seen, self._sum.shape[1])
+
     def claim(self) -> float:
         p = self.bma.double()
         return float(torch.special.entr(p.mean(0)).sum() - torch.special.entr(p).sum(-1).mean())
@@ -105,6 +113,16 @@ class ClassEvaluation(PosteriorEvaluation):
     def class_scores(self) -> ClassScores:
         """The scores of each class, of the average over all networks."""
         return ClassScores.of(self.bma, self.labels)
+
+    def never_predicted(self) -> dict[int, int]:
+        """The items of each class, or of each of several labels, that is the most probable one of none."""
+        if self.tokens:
+            return {}
+        if self.likelihood.outputs != "labels":
+            scores = self.class_scores()
+            return unpredicted(scores.items, scores.chosen)
+        chosen = (self.bma[:, 1] > 0.5).view_as(self.y).sum(0)
+        return unpredicted(self.y.sum(0), chosen)
 
     @property
     def strangeness(self) -> dict[str, Tensor]:
@@ -128,7 +146,7 @@ class ClassEvaluation(PosteriorEvaluation):
 
     def _losses(self, probs: Tensor) -> Tensor:
         p = probs[torch.arange(len(self.labels)), self.labels].double()
-        return -p.clamp_min(torch.finfo(torch.float32).tiny).log()
+        return -p.clamp_min(SMALLEST).log()
 
     def _record(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None) -> Tensor:
         """(s, K, n) the probabilities."""
@@ -164,4 +182,14 @@ def accuracy_and_nll(sums: Tensor, count: int, labels: Tensor) -> tuple[float, f
     classes_last = sums.mT.contiguous()  # argmax takes ten times as long along an axis that is not the last in memory
     correct = (classes_last.argmax(-1) == labels).double().mean().item()
     p_of_label = sums[:, labels, torch.arange(len(labels))] / count
-    return correct, -p_of_label.clamp_min_(torch.finfo(torch.float32).tiny).log_().mean().item()
+    return correct, -p_of_label.clamp_min_(SMALLEST).log_().mean().item()
+
+
+def never_predicted(evaluations: Mapping[str, PosteriorEvaluation], names: Sequence[str] = ()) -> dict[str, float]:
+    """`test/never_predicted/NAME`, the items of each class that the average never predicts, by split; {} for others."""
+    return {
+        f"{split}/never_predicted/{names[k] if k < len(names) else k}": float(items)
+        for split, evaluation in evaluations.items()
+        if isinstance(evaluation, ClassEvaluation)
+        for k, items in evaluation.never_predicted().items()
+    }

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+FEWEST = 3  # items of a class that tell whether it is ever predicted
 RANKED = 2**26  # probabilities at most that are ranked for the AUC: beyond, as for pixels, it is not computed
 
 
@@ -17,14 +18,17 @@ class ClassScores:
     """Scores of K classes, each (K,) in double precision; NaN where a class has no item that defines it.
 
     recall = found / items of the class; precision = found / items predicted as the class; iou = found / items of
-    either; auc = P(an item of the class has a larger probability of it than an item of another), one against the rest.
+    either; auc = P(an item of the class has a larger probability of it than an item of another), one against the rest;
+    ap = the average precision of a search for the class, see `class_ap`.
     """
 
     items: Tensor  # how many items the class has
+    chosen: Tensor  # of how many items it is the most probable one
     recall: Tensor
     precision: Tensor
     iou: Tensor
     auc: Tensor
+    ap: Tensor
 
     @classmethod
     def of(cls, probs: Tensor, labels: Tensor) -> ClassScores:
@@ -34,16 +38,19 @@ class ClassScores:
         items, chosen = (v.bincount(minlength=classes).double() for v in (labels, predicted))
         found = labels[predicted == labels].bincount(minlength=classes).double()
         few = probs.numel() <= RANKED
-        auc = class_auc(probs, labels) if few else torch.full_like(items, math.nan)
-        return cls(items, found / items, found / chosen, found / (items + chosen - found), auc)
+        ranked = [class_auc(probs, labels), class_ap(probs, labels)] if few else [torch.full_like(items, math.nan)] * 2
+        return cls(items, chosen, found / items, found / chosen, found / (items + chosen - found), *ranked)
 
     def means(self) -> dict[str, float]:
-        """balanced_accuracy = mean recall, mean_iou and auc, each over the classes for which it is defined.
+        """balanced_accuracy = mean recall, mean_iou, auc and average_precision, over the classes that define them.
 
-        Two classes have the same AUC, which is then the mean.
+        Two classes have the same AUC, which is then the mean. Their average_precision is that of the rarer one, because
+        that of the frequent one is near 1 for any prediction.
         """
-        named = {"balanced_accuracy": self.recall, "mean_iou": self.iou, "auc": self.auc}
-        return {name: float(values.nanmean()) for name, values in named.items()}
+        named = {"balanced_accuracy": self.recall, "mean_iou": self.iou, "auc": self.auc, "average_precision": self.ap}
+        means = {name: float(values.nanmean()) for name, values in named.items()}
+        both = len(self.items) == 2 and bool((self.items > 0).all())
+        return means | ({"average_precision": float(self.ap[self.items.argmin()])} if both else {})
 
 
 def class_auc(probs: Tensor, labels: Tensor) -> Tensor:
@@ -55,3 +62,29 @@ def class_auc(probs: Tensor, labels: Tensor) -> Tensor:
     inside = is_class.sum(0)
     outside = len(labels) - inside
     return ((ranks * is_class).sum(0) - inside * (inside + 1) / 2) / (inside * outside)
+
+
+def class_ap(probs: Tensor, labels: Tensor) -> Tensor:
+    """(K,) average precisions Σ (recall_i - recall_(i-1)) precision_i over the probabilities, the largest first.
+
+    Items of one probability come together, so that their order does not matter. Guessing gives the share of the class.
+    """
+    found = torch.full((probs.shape[1],), math.nan, dtype=torch.float64)
+    for k, column in enumerate(probs.double().T):
+        values, place = column.unique(return_inverse=True)
+        hits, items = (torch.zeros(len(values), dtype=torch.float64) for _ in range(2))
+        hits.index_add_(0, place, (labels == k).double())
+        items.index_add_(0, place, torch.ones_like(column))
+        precision = hits.flip(0).cumsum(0) / items.flip(0).cumsum(0)
+        found[k] = (hits.flip(0) * precision).sum() / hits.sum()
+    return found
+
+
+def unpredicted(items: Tensor, chosen: Tensor) -> dict[int, int]:
+    """The items (K,) of each class that has FEWEST of them, and that is `chosen` (K,) for no item.
+
+    >>> unpredicted(torch.tensor([972, 28, 1]), torch.tensor([1001, 0, 0]))
+    {1: 28}
+    """
+    never = ((items >= FEWEST) & (chosen == 0)).nonzero().flatten().tolist()
+    return {k: int(items[k]) for k in never}

@@ -146,20 +146,31 @@ class PosteriorEvaluation(ABC):
         """(n,) the losses of a constant prediction that has seen these targets, see `.metrics`."""
 
     @abstractmethod
+    def constant_score(self, seen: Tensor | None = None) -> dict[str, float]:
+        """The accuracy of the class that is most frequent among the targets `seen`, or the RMSE of their mean."""
+
+    @abstractmethod
+    def entropy(self, seen: Tensor | None = None) -> float:
+        """What a constant leaves open, nats an item, by the shares of the targets `seen`; NaN for densities."""
+
+    @abstractmethod
     def claim(self) -> float:
         """How much the inputs say of y, nats an item, if the average over all networks is right."""
 
     def against_constant(self, seen: Tensor | None = None) -> dict[str, float]:
         """The NLL of constant predictions: `constant/nll` is fair, `constant/least` has seen the y that it predicts.
 
-        `constant/gain_se` is the standard error of the difference between the first and the average's NLL, and
-        `constant/claim` what that difference would be if the average were right about itself.
+        `constant/accuracy` or `constant/rmse` is the error of one, and `constant/entropy` how much there is to say of
+        an item, the scale of all of them. `constant/gain_se` is the standard error of the difference between the first
+        and the average's NLL, and `constant/claim` what that difference would be if the average were right about
+        itself.
         """
         losses, least = self.constant_losses(seen), self.constant_losses(self.y)
         gain = losses - self.losses()
         error = float(gain.std() / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
         scores = {"nll": float(losses.mean()), "least": float(least.mean()), "gain_se": error, "claim": self.claim()}
-        return {f"constant/{name}": value for name, value in scores.items()}
+        scores["entropy"] = self.entropy(seen)
+        return {f"constant/{name}": value for name, value in (scores | self.constant_score(seen)).items()}
 
     def against_uniform(self) -> dict[str, float]:
         """By how much `bma_stacked` is ahead of `bma`, nats an item, and the standard error; {} without weights."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from bdl.posterior.judge_law import sampled_temperature
 from bdl.posterior.judgements import (
     FEW_ITEMS,
-    LEARNT_GAIN,
     LEVELS_OF,
     Judgement,
     Level,
@@ -17,12 +16,16 @@ from bdl.posterior.judgements import (
     VerdictOutcome,
     has_learnt,
     has_no_temperature,
+    margin,
+    nats,
     tolerance,
 )
 
 HeadKind = Literal["posterior", "good ensemble", "prior does not fit", "open", "broken"]
 HEAD_KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
 SIMPLE = {"linear": "a linear model", "gp": "a Gaussian process"}
+NEVER_PREDICTED = "test/never_predicted/"  # the beginning of metrics: items of a class, by its name
+NAMED = 3  # classes that the head names
 NEARLY = 2.5  # times the tolerance of the Monte Carlo error: 0.05 at p = 1/2 costs 0.005 nats, half of LEARNT_GAIN
 OTHER_LAWS: tuple[VerdictOutcome, ...] = ("another temperature", "no posterior", "ensemble over modes")
 TITLES: dict[VerdictOutcome, str] = {
@@ -49,7 +52,22 @@ class Head:
 
 
 def head_of(m: Numbers, decisive: Judgement, repeats: Judgement) -> Head:
-    """The head of a run whose decisive judgement this is."""
+    """The head of a run whose decisive judgement this is. It names the classes that the average never predicts."""
+    head = _head_of(m, decisive, repeats)
+    return replace(head, sentence=f"{head.sentence}{of_never_predicted(m)}")
+
+
+def of_never_predicted(m: Numbers) -> str:
+    """Classes of the test data that are the most probable one of no item, after a semicolon; else nothing."""
+    items = {name.removeprefix(NEVER_PREDICTED): int(count) for name, count in m.items() if NEVER_PREDICTED in name}
+    if not items:
+        return ""
+    first = [f"{name} (recall 0 of {count:,})" for name, count in list(items.items())[:NAMED]]
+    more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
+    return f"; never predicted: class {', '.join(first)}{more}. Rank by probability, or choose a threshold"
+
+
+def _head_of(m: Numbers, decisive: Judgement, repeats: Judgement) -> Head:
     outcome, level = decisive.outcome, LEVELS_OF[decisive.outcome]
     if outcome == "trust":
         return Head("posterior", level, TITLES[outcome], f"{repeats.words}{of_temperature(m)}")
@@ -74,12 +92,12 @@ def of_temperature(m: Numbers) -> str:
 def predicts_well(m: Numbers) -> bool:
     """Does the average beat one network and a constant on test data, keep up with the start, and nearly repeat?
 
-    Another run may differ by NEARLY times the tolerance. That costs less than LEARNT_GAIN, the lead of the average.
+    Another run may differ by NEARLY times the tolerance. That costs less than `margin`, the lead of the average.
     """
     average, items = m["test/bma/nll"], m["test/items"]
     if math.isnan(average) or items < FEW_ITEMS or not has_learnt(m):
         return False
-    better = average <= single_network(m) - LEARNT_GAIN
+    better = average <= single_network(m) - margin(m)
     return better and not is_worse_than_start(m) and m["mcse/most"] <= NEARLY * tolerance(m)
 
 
@@ -90,12 +108,12 @@ def single_network(m: Numbers) -> float:
 
 
 def is_worse_than_start(m: Numbers) -> bool:
-    """Is the average worse than the ensemble at which the chains began, by LEARNT_GAIN and two standard errors?
+    """Is the average worse than the ensemble at which the chains began, by `margin` and two standard errors?
 
     The standard error is of the differences item by item, where they are known.
     """
     error = m["test/start/gain_se"]
-    return m["test/bma/nll"] - m["test/start/nll"] > max(LEARNT_GAIN, 0.0 if math.isnan(error) else 2 * error)
+    return m["test/bma/nll"] - m["test/start/nll"] > max(margin(m), 0.0 if math.isnan(error) else 2 * error)
 
 
 def judge_start(m: Numbers) -> Judgement | None:
@@ -103,7 +121,7 @@ def judge_start(m: Numbers) -> Judgement | None:
     start, average, name = m["test/start/nll"], m["test/bma/nll"], "Average against its start"
     if math.isnan(start + average):
         return None
-    value = f"NLL {start:.3f} → {average:.3f}"
+    value = "NLL {} → {}".format(*nats(start, average))
     if not is_worse_than_start(m):
         return Judgement("trust", name, value, "sampling did not make the predictions worse")
     words = (
@@ -114,7 +132,7 @@ def judge_start(m: Numbers) -> Judgement | None:
 
 
 def judge_simple(m: Numbers) -> Judgement | None:
-    """A linear model or a Gaussian process that predicts better by two standard errors, and LEARNT_GAIN."""
+    """A linear model or a Gaussian process that predicts better by two standard errors, and `margin`."""
     average = m["test/bma/nll"]
     known = {name: m[f"test/simple/{name}/nll"] for name in SIMPLE}
     known = {name: nll for name, nll in known.items() if not math.isnan(nll + average)}
@@ -122,25 +140,26 @@ def judge_simple(m: Numbers) -> Judgement | None:
         return None
     best = min(known, key=lambda name: known[name])
     gain, error = average - known[best], m[f"test/simple/{best}/gain_se"]
-    value = ", ".join(f"{SIMPLE[name]} {nll:.3f}" for name, nll in known.items()) + f"; NLL {average:.3f}"
-    if not gain > max(LEARNT_GAIN, 0.0 if math.isnan(error) else 2 * error):
+    *texts, own = nats(*known.values(), average)
+    value = ", ".join(f"{SIMPLE[name]} {nll}" for name, nll in zip(known, texts, strict=True)) + f"; NLL {own}"
+    if not gain > max(margin(m), 0.0 if math.isnan(error) else 2 * error):
         return Judgement("trust", "Average against simple models", value, "none predicts better than the average")
-    words = f"{SIMPLE[best]} would be better here: NLL {known[best]:.3f} on the test rows, in a second"
+    words = f"{SIMPLE[best]} would be better here: NLL {nats(known[best])[0]} on the test rows, in a second"
     return Judgement("prior does not fit", f"Average against {SIMPLE[best]}", value, words)
 
 
 def judge_single(m: Numbers) -> Judgement | None:
     """An average that is worse than single networks, although the law is right."""
     one, average, name = single_network(m), m["test/bma/nll"], "Average against one network"
-    if not average > one + LEARNT_GAIN + 0.01 * abs(one):  # the NLL of numbers may be large
+    if not average > one + margin(m) + 0.01 * abs(one):  # the NLL of numbers may be large
         return None
     words = "one network predicts better than the average over all: find a T (tune.temperature=true), or another prior"
-    return Judgement("prior does not fit", name, f"NLL {one:.3f} → {average:.3f}", words)
+    return Judgement("prior does not fit", name, "NLL {} → {}".format(*nats(one, average)), words)
 
 
 def _good(m: Numbers, decisive: Judgement, repeats: Judgement) -> str:
     """What the predictions are better than, and what differs from the posterior."""
-    score = f"NLL {single_network(m):.3f} → {m['test/bma/nll']:.3f}"
+    score = "NLL {} → {}".format(*nats(single_network(m), m["test/bma/nll"]))
     than = "" if math.isnan(m["test/start/nll"]) else ", no worse than its start"
     better = f"use its predictions: they are better than those of one network ({score}){than}, and than a constant"
     again = "" if repeats.outcome == "trust" else f"; another run would differ: {repeats.words.partition(';')[0]}"

@@ -10,9 +10,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from bdl.posterior.judge_rest import energy_drifts, is_at_rest, take_longer
+from bdl.posterior.judge_rest import is_at_rest, take_longer
 from bdl.posterior.judge_weights import TOLERATED_HEAT
-from bdl.posterior.judgements import SURE, Check, Judgement, Numbers, has_no_temperature
+from bdl.posterior.judgements import SURE, Check, Judgement, Numbers, energy_drifts, has_no_temperature
 
 HOTTEST, COLDEST, MEDIAN = (f"temperature/directions/{name}" for name in ("hottest", "coldest", "median"))
 NOISIEST = "temperature/direction/noise"  # the beginning of the names of directions in which batch noise is largest
@@ -166,6 +166,9 @@ def _reached(m: Numbers, title: str, name: str) -> Judgement | None:
     ratio, error, value = _against_temperature(m, name)
     if math.isnan(ratio):
         return None
+    if ratio - 2 * error > TOLERATED_HEAT and not is_at_rest(m):
+        slope = "heat of mini-batches and the step, or the slope down which the chains still move"
+        return Judgement("not at rest", title, value, f"{ratio:.3g} T is {slope}: {take_longer(m)}")
     if ratio - 2 * error > TOLERATED_HEAT:
         words = f"mini-batches and the step heat the chain to {ratio:.3g} T: lower lr, raise friction or the batch size"
         return Judgement("another temperature", title, value, words)

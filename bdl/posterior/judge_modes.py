@@ -13,6 +13,7 @@ from bdl.posterior.judgements import (
     Judgement,
     Numbers,
     alone,
+    energy_drifts,
     over,
     repeats,
     round_up,
@@ -38,10 +39,11 @@ def lengths_by_trend(m: Numbers) -> float:
 def stuck(m: Numbers) -> bool:
     """Do the chains disagree in a way that more steps do not mend: is each of them in a mode of its own?
 
-    The trend of R-hat tells, if each chain alone has made COUNTED independent draws. Where it is not known, as before
-    bdl 0.4, chains are stuck that have moved far enough by themselves, and whose samples alone would take too long.
+    The trend of R-hat tells, if each chain alone has made COUNTED independent draws and the energy has settled. Where
+    it is not known, as before bdl 0.4, chains are stuck that have moved far enough by themselves, and whose samples
+    alone would take too long.
     """
-    if falls(m):
+    if falls(m) or energy_drifts(m):
         return False
     if surely_apart(m) or math.isnan(m["rhat/trend"]):
         return surely_apart(m) or (alone(m) >= REST and m["ess/min"] * STUCK < ESS)

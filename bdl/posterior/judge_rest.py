@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from bdl.posterior.judge_modes import stuck
-from bdl.posterior.judgements import COUNTED, ESS, REST, Judgement, Numbers, alone, has_no_temperature
+from bdl.posterior.judgements import (
+    COUNTED,
+    ESS,
+    REST,
+    Judgement,
+    Numbers,
+    alone,
+    energy_drifts,
+    has_no_temperature,
+    repeats,
+)
 
-ENERGY_DRIFT = 0.3  # standard deviations of the energy; 0.21 at most where converged
-ENERGY_DRIFT_T = 4.0  # standard errors; noise exceeds them in 3 of 100 runs of 4 chains, and ENERGY_DRIFT hardly ever
 FRESH = 3.0  # draws for each independent one, up to which a small ESS comes from few draws and not from slow chains
 LONGEST_RUN = 100.0  # lengths of the run: beyond them another sampler is the better advice
 AGAIN = 2.0  # lengths of a run whose energy alone still drifts: half of it is then left out
@@ -38,13 +47,30 @@ def is_long_enough(m: Numbers) -> bool:
     return stuck(m) or not (alone(m) < REST and not draws <= FRESH * alone(m))
 
 
-def energy_drifts(m: Numbers) -> bool:
-    """Does the energy surely move from the first half of the draws to the second?"""
-    return abs(m["energy/drift"]) > ENERGY_DRIFT and abs(m["energy/drift_t"]) > ENERGY_DRIFT_T
-
-
 def is_at_rest(m: Numbers) -> bool:
     return is_long_enough(m) and not energy_drifts(m)
+
+
+def is_on_its_way(m: Numbers) -> bool:
+    """Not at rest, and not diverging either: the energy does not surely rise."""
+    return not is_at_rest(m) and not (energy_drifts(m) and m["energy/drift"] > 0)
+
+
+def repeats_at_rest(m: Numbers) -> Judgement:
+    """As `repeats`, but a run that is too short says so, and not how many chains or samples would do.
+
+    The spread between chains that are still on their way is none of the posterior, and a single chain that has not come
+    back to where it was does not even know its own.
+    """
+    judged = repeats(m)
+    if is_at_rest(m) or has_no_temperature(m) or math.isnan(m["mcse/most"]):
+        return judged
+    longer = f"the run is too short to say how many samples would do: {take_longer(m)}"
+    if judged.outcome == "more samples":
+        return replace(judged, words=f"{judged.words.partition(';')[0]}; {longer}")
+    if m["chains"] == 1:
+        return replace(judged, outcome="not known", words=f"one chain does not know its error yet: {take_longer(m)}")
+    return judged
 
 
 def lengths(m: Numbers) -> float:

@@ -7,23 +7,26 @@ import math
 from bdl.posterior.heads import is_worse_than_start
 from bdl.posterior.judge_law import judge_law
 from bdl.posterior.judge_modes import MODES_APART, apart, falls, lengths_by_trend, samples_needed, stuck
-from bdl.posterior.judge_rest import energy_drifts, judge_rest, take_longer
+from bdl.posterior.judge_rest import is_at_rest, is_on_its_way, judge_rest, take_longer
 from bdl.posterior.judge_weights import judge_change, judge_weights
 from bdl.posterior.judgements import (
     ESS,
     FEW_ITEMS,
-    LEARNT_GAIN,
     RHAT,
     SURE,
     TAIL,
     Judgement,
     Numbers,
+    energy_drifts,
     has_learnt,
+    margin,
+    nats,
     over,
+    scale,
 )
 
 EXCESS = 2.0  # nats an item above a constant: equipartition gives T/2 for each output that the data determine
-CLAIM = 0.03  # nats an item that the inputs say of y by the average's own account
+CLAIM = 0.03  # nats an item, times `scale`, that the inputs say of y by the average's own account
 TOO_WIDE = 3.0  # predicted standard deviations over residuals
 CHAINS = 4  # at least 4 (Vehtari et al. 2021): they miss one of two equal modes in 1 of 8 runs, 2 chains in 1 of 2
 ENERGY_ESS = 50.0  # 720 where converged; one number for the whole posterior, so fewer draws will do
@@ -75,7 +78,10 @@ def _level(m: Numbers) -> Judgement | None:
         return Judgement("trust", name, value, words)
     if split == "test" and (has_learnt(m) or m["test/items"] < FEW_ITEMS):
         return Judgement("trust", name, value, "single samples are sure of themselves, and their average is not")
-    words = f"diverged: single samples predict {split} data far worse than a constant prediction does; lower lr"
+    far = f"single samples predict {split} data far worse than a constant prediction does"
+    words = f"diverged: {far}; lower lr"
+    if is_on_its_way(m):
+        words = f"{far}: the run is too short, or it diverged; {take_longer(m)}, and lower lr if that does not help"
     return Judgement("broken", name, value, words)
 
 
@@ -83,14 +89,14 @@ def _constant(m: Numbers) -> Judgement | None:
     average, constant, name = m["test/bma/nll"], m["test/constant/nll"], "Average against a constant"
     if math.isnan(average + constant) or m["test/items"] < FEW_ITEMS:
         return None
-    value = f"NLL {average:.3f}, constant {constant:.3f}"
+    value = "NLL {}, constant {}".format(*nats(average, constant))
     if has_learnt(m):
         return Judgement("trust", name, value, "the average has learnt from the inputs")
     why = "the chains diverged, the prior is too tight, or the inputs say nothing"
     error, claim = m["test/constant/gain_se"], m["test/constant/claim"]
-    if average - constant > LEARNT_GAIN and average - constant > SURE * error:
+    if average - constant > margin(m) and average - constant > SURE * error:
         return Judgement("broken", name, value, f"the average predicts worse than a constant does: {why}")
-    if claim > CLAIM and constant - average + 2 * error > claim / 2:
+    if claim > CLAIM * scale(m) and constant - average + 2 * error > claim / 2:
         return Judgement("trust", name, value, "there are too few test items to tell the average from a constant")
     return Judgement("not known", name, value, f"the average predicts no better than a constant does: {why}")
 
@@ -144,7 +150,8 @@ def _rhat(m: Numbers) -> Judgement | None:
             return None
         if m["mcse/worst"] == 0:
             faster = "raise lr, and " if math.isnan(m["energy_error"]) else ""  # see `apart`
-            words = f"the chains have not moved: all predict exactly the same; {faster}see that steps are accepted"
+            why = take_longer(m) if energy_drifts(m) else f"{faster}see that steps are accepted"
+            words = f"the chains have not moved: all predict exactly the same; {why}"
             return Judgement("not at rest", name, "–", words)
         return Judgement("more samples", name, "–", "R-hat was not measured: it needs 2 chains and 4 samples of each")
     if value <= RHAT:
@@ -156,8 +163,8 @@ def _rhat(m: Numbers) -> Judgement | None:
 
 
 def _falling(m: Numbers) -> str:
-    """The advice where R-hat - 1 falls as 1/steps; empty elsewhere."""
-    if not falls(m):
+    """The advice where R-hat - 1 falls as 1/steps; empty elsewhere, and where `take_longer` says another length."""
+    if not falls(m) or not is_at_rest(m):
         return ""
     times = max(2, math.ceil(lengths_by_trend(m)))
     return f"R-hat - 1 falls about as 1/steps: {times} times the length would bring it to {RHAT:g}"
@@ -173,7 +180,7 @@ def _ess(m: Numbers) -> Judgement:
         return Judgement("trust", name, shown, "there are enough independent draws to compare the chains")
     if stuck(m):
         return apart(m, name, shown)
-    needed = samples_needed(m)
+    needed = samples_needed(m) if is_at_rest(m) else math.nan
     many = "longer" if math.isnan(needed) else f"until there are about {needed:,.0f} samples as far apart as these"
     return Judgement("more samples", name, shown, f"there are too few independent draws: sample {many}")
 

@@ -14,6 +14,7 @@ from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, as_columns
 from bdl.posterior.prediction import ValuePrediction
 
+SMALLEST = torch.finfo(torch.float32).tiny  # probability of a label that a network holds to be impossible
 BINS = 15  # equal bins of confidence, Guo et al. 2017
 RISK = 0.05  # error that is tolerated where the network may abstain
 INTERVAL_LEVELS = (0.5, 0.9)  # levels of the central intervals whose coverage and width are scored
@@ -25,7 +26,7 @@ def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
     """Scores of probabilities (n, K) against labels (n,). nll is in nats; the others have no unit.
 
         accuracy = share of items whose most probable class is y
-        nll      = mean -log p(y)
+        nll      = mean -log p(y), p at least the smallest normal number of float32
         ece      = Σ_b n_b / n |accuracy_b - confidence_b|, top-label, 15 equal bins (Guo et al. 2017)
         brier    = mean Σ_k (p_k - 1{k = y})², in [0, 2]
                  = brier_reliability - brier_resolution + brier_uncertainty, see `brier_parts`
@@ -36,14 +37,14 @@ def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
     Raises ConfigError when shapes do not match, or labels or probabilities are out of range.
     """
     probs, labels = checked_classes(probs, labels)
-    p_of_label = probs.gather(1, labels[:, None]).clamp_min(torch.finfo(probs.dtype).tiny)  # (n, 1)
+    p_of_label = probs.gather(1, labels[:, None]).double().clamp_min(SMALLEST)  # (n, 1)
     error = probs - torch.nn.functional.one_hot(labels, probs.shape[1])  # (n, K)
     risk = risk_coverage(probs, labels)
     allowed = (risk <= RISK).nonzero()
     confidence, accuracy, count = reliability_bins(probs, labels)
     return {
         "accuracy": (probs.argmax(1) == labels).double().mean().item(),
-        "nll": -p_of_label.log().double().mean().item(),
+        "nll": -p_of_label.log().mean().item(),
         "ece": ((accuracy - confidence).abs() * count).nansum().item() / len(probs),
         "brier": error.square().sum(1).double().mean().item(),
         "ece_adaptive": adaptive_ece(probs, labels),
@@ -235,6 +236,13 @@ def constant_class_losses(y: Tensor, seen: Tensor | None = None) -> Tensor:
     shift = classes * torch.arange(y.shape[1])  # each label has counts of its own
     counts = (known + shift).flatten().bincount(minlength=classes * y.shape[1])
     return -((counts[y + shift] + 1.0 - own) / (len(known) - own + classes)).double().log().flatten()
+
+
+def constant_class_entropy(y: Tensor, classes: int) -> float:
+    """The entropy of the shares of classes y (n,), or the mean over k labels (n, k), in nats, with one more of each."""
+    columns = y.long().reshape(len(y), -1).T
+    counts = torch.stack([column.bincount(minlength=classes) for column in columns]).double() + 1
+    return float(torch.special.entr(counts / counts.sum(1, keepdim=True)).sum(1).mean())
 
 
 def constant_value_losses(y: Tensor, likelihood: Likelihood, seen: Tensor | None = None) -> Tensor:

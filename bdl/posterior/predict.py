@@ -15,6 +15,7 @@ from bdl.engine.forward import Method
 from bdl.errors import ConfigError
 from bdl.likelihoods import BernoulliNLL, CategoricalNLL, Likelihood, ValueNLL
 from bdl.parts import PartMethod
+from bdl.posterior.doubt import tell_doubt
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.export import PosteriorModule, gathered_networks, thinned, tree
 from bdl.posterior.moments import WeightedMoments
@@ -29,11 +30,12 @@ from bdl.posterior.prediction import (
     prediction_of,
     with_elements,
 )
+from bdl.posterior.recorded import tell_differences
 from bdl.posterior.samples import stores_of
 from bdl.posterior.tensors import sampled_part
 
 INTERNAL = {
-    "batches", "diverged", "frozen", "given_likelihood", "keyed", "part", "predicted", "read",
+    "batches", "diverged", "frozen", "given_likelihood", "keyed", "opened", "part", "predicted", "read",
     "read_record", "recorded", "records", "shown", "stored", "stores", "thinned_from",
 }  # fmt: skip
 RunDirs = str | Path | Sequence[str | Path]
@@ -88,8 +90,21 @@ class Posterior(StoredNetworks, Generic[P]):
             likelihood: what the outputs mean; None for the likelihood that the run was sampled with. Runs with a loss
                 that bdl does not know need it for predictions.
 
+        Warns with a VerdictWarning where a run has recorded a verdict other than "trust", and with a BdlWarning where
+        layers of the network, or the kind of the likelihood, are not those that the run recorded.
+
         Raises StoreError without samples, if a run is given twice, or for runs of different targets (N, T, data, ...).
         """
+        posterior = cls.opened(run_dirs, net, skip_bad=skip_bad, likelihood=likelihood)
+        tell_differences(posterior.target, posterior.net, likelihood)
+        tell_doubt([store.run_dir for store in posterior.stores])
+        return posterior
+
+    @classmethod
+    def opened(
+        cls, run_dirs: RunDirs, net: nn.Module, *, skip_bad: bool = False, likelihood: Likelihood | None = None
+    ) -> Posterior[Any]:
+        """`load` without a word on the verdict, for those who say it themselves."""
         stores = stores_of(run_dirs, skip_bad)
         part = sampled_part(net, stores[0].target())
         return cls(stores, part, skip_bad=skip_bad, likelihood=likelihood, read=Reader(net, part))

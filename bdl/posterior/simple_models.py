@@ -32,12 +32,15 @@ def losses_of_simple_models(loss: Loss, train: Split, test: Split) -> dict[str, 
     rows = len(y)
     if rows > MOST_ROWS or x.ndim != 2 or not len(y_test) or not torch.isfinite(x).all():
         return {}
+    features = x.shape[1]
+    if features > rows + len(x_test):  # inner products of rows are all that these models see: the axes may turn
+        x, x_test = torch.linalg.qr(torch.cat([x, x_test]).double().T, "r").R.T.split([rows, len(x_test)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fits that have not converged, which then predict badly
         if isinstance(loss, CategoricalNLL) and y.ndim == 1:
             return {"linear": _of_classes(x, y, x_test, y_test)}
         if type(loss) is HeteroscedasticNLL and y.shape[1:] == (1,):
-            return _of_numbers(x, y[:, 0], x_test, y_test[:, 0])
+            return _of_numbers(x, y[:, 0], x_test, y_test[:, 0], features)
     return {}
 
 
@@ -50,14 +53,14 @@ def _of_classes(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> Tensor:
     return -log_p.gather(1, y_test.unsqueeze(1)).squeeze(1)
 
 
-def _of_numbers(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> dict[str, Tensor]:
+def _of_numbers(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor, features: int) -> dict[str, Tensor]:
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
     from sklearn.linear_model import BayesianRidge
 
     models: dict[str, Any] = {"linear": BayesianRidge()}
     if len(y) <= MOST_OF_GP:
-        kernel = ConstantKernel() * RBF(math.sqrt(x.shape[1])) + WhiteKernel()
+        kernel = ConstantKernel() * RBF(math.sqrt(features)) + WhiteKernel()
         models["gp"] = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
     losses = {}
     for name, model in models.items():

@@ -110,6 +110,16 @@ class ValueEvaluation(PosteriorEvaluation):
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
         return constant_value_losses(self.y, self.likelihood, seen)
 
+    def constant_score(self, seen: Tensor | None = None) -> dict[str, float]:
+        y = self.y.double().reshape(len(self.y), -1)
+        known = y if seen is None else seen.double().reshape(len(seen), -1)
+        return {"rmse": math.sqrt((y - known.nanmean(0)).square().nanmean())}
+
+    def entropy(self, seen: Tensor | None = None) -> float:
+        if not self.likelihood.counts:
+            return math.nan
+        return float(constant_value_losses(self.y, self.likelihood, self.y if seen is None else seen).mean())
+
     def claim(self) -> float:
         bma = self.bma
         variance = bma.std.double().square()

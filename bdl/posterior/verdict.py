@@ -11,6 +11,7 @@ from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.heads import HEAD_KINDS, Head, head_of, judge_simple, judge_single, judge_start, of_temperature
 from bdl.posterior.judge_law import by_direction, shown_temperatures
 from bdl.posterior.judge_modes import samples_needed
+from bdl.posterior.judge_rest import repeats_at_rest
 from bdl.posterior.judge_target import judge_target
 from bdl.posterior.judge_weights import at_target
 from bdl.posterior.judgements import (
@@ -21,7 +22,6 @@ from bdl.posterior.judgements import (
     VerdictOutcome,
     notes,
     or_nan,
-    repeats,
 )
 
 
@@ -123,7 +123,7 @@ def verdict(
     if any(judgement.outcome != "trust" for judgement in target):
         shown = [*(Check(j.level, j.name, j.value, j.words) for j in worth), *shown]
         worth = []
-    return Verdict(repeats(m), target, worth, shown, samples_needed(m), m)
+    return Verdict(repeats_at_rest(m), target, worth, shown, samples_needed(m), m)
 
 
 def _answer(outcome: VerdictOutcome, words: str) -> str:

@@ -64,3 +64,10 @@ def _recorded(path: Path) -> dict[str, Any]:
         return json.loads(read_file(path))
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}): {REMEDY}") from error
+
+
+def interruption(run_dir: str | Path, checkpoint: Path, sampled: bool) -> str:
+    """What a KeyboardInterrupt leaves behind, and how to go on. sampled: whether all steps were made."""
+    if sampled:
+        return f"all samples are kept in {run_dir}: the same call, or bdl.report, makes the report"
+    return f"the same call resumes from {checkpoint}" if checkpoint.exists() else "no state was saved yet"

@@ -120,8 +120,8 @@ def one_line_errors(report: Callable[[str], None] = _print_error) -> Iterator[No
     show, warnings.showwarning = warnings.showwarning, _print_warning
     try:
         yield
-    except KeyboardInterrupt:
-        report("interrupted; the same command resumes from the last checkpoint")
+    except KeyboardInterrupt as error:
+        report(f"interrupted; {error.args[0] if error.args else 'the same command continues from what is saved'}")
         sys.exit(130)
     except Stopped as stop:
         report(str(stop))

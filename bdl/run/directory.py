@@ -14,16 +14,29 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.checkpoint import found_checkpoint
-from bdl.disk.files import write_atomically
+from bdl.disk.files import refuse_links, write_atomically
 from bdl.disk.manifest import Manifest
 from bdl.disk.owner import sole_owner, sweep_leftovers
+from bdl.disk.temporary import sweep_temporary
 from bdl.errors import ConfigError
 from bdl.posterior.samples import brief
 from bdl.posterior.trained import FOLDER as TRAINED
 from bdl.posterior.trained import START
 from bdl.run.config import checksums_of_files, leaves, plain
 from bdl.run.machine import provenance
-from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, TIMING, read_config, read_metrics, write_json
+from bdl.run.records import (
+    CONFIG,
+    CONTINUED,
+    DISTILLED,
+    EVALUATION,
+    METRICS,
+    PREPROCESSING,
+    REFIT,
+    TIMING,
+    read_config,
+    read_metrics,
+    write_json,
+)
 
 OWNER = "owner.json"
 FOLDERS = ("samples", "checkpoints", f"{START}/samples", f"{TRAINED}/samples")
@@ -158,12 +171,8 @@ class RunDirectory:
             paths = [path for path in folder.glob("*") if not path.name.startswith(".")]
             if foreign := [path for path in paths if not OURS.fullmatch(path.name)]:
                 raise ConfigError(f"{foreign[0]} is no file of a run: choose another hydra.run.dir, or move it away")
-            if links := [
-                path
-                for path in (folder.parent, folder, self.path / REFIT, *paths)
-                if path != self.path and path.is_symlink()
-            ]:
-                raise ConfigError(f"{links[0]} is a link, and a run writes only into its own folder: move it away")
+            refuse_links(*paths)
+        refuse_links_of(self.path)
 
     def _files(self) -> Iterator[Path]:
         """The files of this run in its folders."""
@@ -174,6 +183,7 @@ class RunDirectory:
         """Remove what a killed owner left: temporary files, and the beginnings of a run that made no sample."""
         for folder in (self.path, *(self.path / name for name in FOLDERS)):
             sweep_leftovers(folder, every_host=True)
+        sweep_temporary()
         for path in filter(is_leftover, self._files()):
             path.unlink()
         if not self.started:
@@ -201,6 +211,13 @@ class RunDirectory:
         for path in new:
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def refuse_links_of(run: Path) -> None:
+    """What every writer asks first: raise ConfigError for a link where a folder or a record of a run belongs."""
+    inside = [Path(name) for name in (*FOLDERS, REFIT, EVALUATION, DISTILLED, CONTINUED)]
+    folders = dict.fromkeys(place for name in inside for place in (*list(name.parents)[-2::-1], name))
+    refuse_links(*(run / place for place in folders), *sorted(run.glob("manifest*.jsonl")), run / OWNER)
 
 
 def differing_key(settings: Mapping[str, Any], recorded: DictConfig) -> str:

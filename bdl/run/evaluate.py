@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import bdl
 from bdl.data.module import DataModule, as_data_module
+from bdl.disk.files import write_atomically
 from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.calibrated import CalibrationRequest
@@ -23,6 +25,7 @@ from bdl.posterior.ood import detection
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.run.config import plain
 from bdl.run.console import WorkProgress
+from bdl.run.directory import refuse_links_of
 from bdl.run.records import EVALUATION, folders_of, read_metrics
 from bdl.run.section import Section, check_calibration
 from bdl.run.stacking import stack_chains, take_back
@@ -37,6 +40,9 @@ def evaluate(cfg: DictConfig) -> None:
     runs = folders_of(cfg.runs)
     if not runs:
         raise ConfigError("runs is empty: runs=[outputs/a,outputs/b] names at least one run directory")
+    out = Path(cfg.out or runs[0] / EVALUATION)
+    for run in runs:
+        refuse_links_of(run)
     posterior, config = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
     data = recorded_data(config, posterior)
     warn_of_other_rows(config, data)
@@ -55,7 +61,6 @@ def evaluate(cfg: DictConfig) -> None:
         shifted = {f"shift/{shift.name}": shift.of(data.slices("test")) for shift in shifts}
         summary = summarise(posterior, loaders, ood=data.ood(), progress=progress, start=start, calibrate=calibrate)
     summary.metrics |= chain_temperatures(runs) | scores_under_shifts(posterior, summary, shifted)
-    out = Path(cfg.out or runs[0] / EVALUATION)
     if "test" in summary.evaluations:
         compare_with_reference(summary, cfg.reference, out / "probs-test.npy" if cfg.save_probs else None)
     facts = {
@@ -131,8 +136,9 @@ def compare_with_reference(summary: Summary, reference: str | None, save: Path |
         summary.metrics |= {f"test/bma/{name}": value for name, value in scores.items()}
         print("{agreement:.2%} agreement with the reference, total variation {total_variation:.4f}".format(**scores))
     if save is not None:
-        save.parent.mkdir(parents=True, exist_ok=True)
-        np.save(save, probs.numpy())
+        content = io.BytesIO()
+        np.save(content, probs.numpy())
+        write_atomically(save, content.getvalue())
 
 
 def chain_temperatures(runs: Sequence[Path]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from bdl.data.fingerprint import fingerprint
 from bdl.data.module import DataModule, in_order
 from bdl.errors import ConfigError, Stopped
 from bdl.identity import architecture, code_of, identity
-from bdl.interrupts import signal_in_words
+from bdl.interrupts import explained, signal_in_words
 from bdl.law.measure import measure_law
 from bdl.lean import L
 from bdl.lightning.blocks import StepCallback
@@ -27,16 +27,18 @@ from bdl.lightning.host import batch_size_of, callbacks_of, find_sampler, loss_o
 from bdl.lightning.trainer import assemble, fit, silence_lightning
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
-from bdl.run.begun import begun_by, entry_of_code
+from bdl.run.begun import begun_by, entry_of_code, interruption
+from bdl.run.directory import refuse_links_of
 from bdl.run.outcome import Outcome
 from bdl.run.rehearsal import rehearse
-from bdl.run.sample_arguments import SampleArguments, check_arguments
+from bdl.run.sample_arguments import SampleArguments, check_arguments, default_keep
 from bdl.run.sampled_network import Network, built, checked_data, measures_energies, stacked
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import own_likelihood
+from bdl.run.threads import on_threads, thread_count
 from bdl.run.write_report import LabelledData, ReportRequest, TargetWords, find_splits, write_report
 from bdl.samplers.dynamics.base import Transition
-from bdl.schedules import EveryStep, Keep
+from bdl.schedules import Keep
 from bdl.tune.sampler import ON_BATCHES
 
 
@@ -91,6 +93,7 @@ def sample(
     checkpoint_every: int = 1000,
     monitor_every: int = 50,
     accelerator: str = "auto",
+    threads: int | None = 1,
     callbacks: Sequence[L.Callback] = (),
     **sampler: Any,
 ) -> bdl.Posterior[Any]:
@@ -107,22 +110,27 @@ def sample(
         loader: training batches, which a `bdl.batch.Reader` splits into inputs and target.
         run_dir: the folder of the run.
         steps: how many the sampler takes, in all.
-        keep: the rule that chooses the samples; None means up to 100 states of the second half.
+        keep: the rule that chooses the samples; None means 50 to 100 states of the second half, or all of it where it
+            has fewer.
         full_energy: measure U over all the data at every kept state; None does so where it costs at most a tenth of the
             steps.
         chains: C copies of the network. Those of a DataLoader share its batches.
         start: where the copies begin: "fresh" initialises each, "given" begins at the network's weights; see
             `bdl.ChainStack`.
-        test: labelled batches for the report, see `bdl.report`; None for no report.
+        test: labelled batches for the report, see `bdl.report`; None for no report, so that nothing judges the samples,
+            of which a VerdictWarning tells.
+        threads: of the CPU, for sampling and the report; one is fastest for a small network, None takes all cores.
+            Afterwards torch has as many as before.
         callbacks: further ones.
         sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the length
             of the loader's data set; items of several observations, such as pixels, need their number.
 
     Raises ConfigError for settings that cannot be sampled, and for a folder that holds a run of another network, other
     data, another loss, schedule or setting of the sampler, of which it names the first; Stopped after Ctrl-C or
-    SIGTERM, once the state is saved.
+    SIGTERM, once the state is saved; KeyboardInterrupt, which says what is kept, after a Ctrl-C during the report.
     """
     check_arguments(steps, keep, start, test, seed, callbacks, sampler)
+    thread_count(threads)
     one, dataset = built(net), checked_data(loader)
     law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
     stack = one if chains is None else stacked(net, loader, chains, start, law)
@@ -130,9 +138,10 @@ def sample(
     target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
     record = {**_identity(module, loader, law, chains, schedule), **target}
     checkpoint = Path(run_dir) / "checkpoints" / "last.ckpt"
+    refuse_links_of(Path(run_dir))
     again, record = begun_by(record, Path(run_dir), checkpoint)
     save = bdl.SaveLast(checkpoint.parent, checkpoint_every, checkpoint.stem, run=record)
-    keep = keep or EveryStep(burn_in=steps // 2, every=-(-steps // 200))
+    keep = keep or default_keep(steps)
     measures = measures_energies(full_energy, keep.count(steps) / steps, len(dataset), len(loader))  # type: ignore[arg-type]
     collect = bdl.CollectSamples(keep, run_dir, full_energy=measures, target=target, overwrite=again)
     labelled = test if test is None or isinstance(test, Mapping) else {"test": test, "train": loader}
@@ -143,12 +152,13 @@ def sample(
         [*ours, *callbacks, *later], run_dir, refusal=what, accelerator=accelerator, devices=1, max_steps=steps,
         max_epochs=-1,
     )  # fmt: skip
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), on_threads(threads):
         silence_lightning()
-        fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
+        with explained(lambda: interruption(run_dir, save.path, module.sampler.steps == steps)):
+            fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by {signal_in_words(save.signum)}; the same call resumes from {save.path}")
-    return bdl.Posterior.load(run_dir, one, likelihood=own_likelihood(module.loss))
+    return bdl.Posterior.opened(run_dir, one, likelihood=own_likelihood(module.loss))
 
 
 def _identity(
@@ -168,6 +178,7 @@ def report(
     *,
     likelihood: Likelihood | None = None,
     train_items: int | None = None,
+    threads: int | None = 1,
 ) -> dict[str, float]:
     """Evaluate the samples of a run; write its metrics.json and report.html and print a summary. Returns the metrics.
 
@@ -181,12 +192,20 @@ def report(
             takes those of the module's Trainer. Validation data stand in for test data that are not there.
         likelihood: what the outputs mean, where the run's loss does not say so.
         train_items: number of training items, evenly spaced, for the training metrics; None for all.
+        threads: as in `bdl.sample`.
 
     Raises StoreError for a folder without samples, or with those of another network; ConfigError without test data.
     """
+    with on_threads(threads):
+        return _report(run_dir, module, data, likelihood, train_items)
+
+
+def _report(
+    run_dir: str | Path, module: nn.Module, data: LabelledData, likelihood: Likelihood | None, train_items: int | None
+) -> dict[str, float]:
     run, trainer = Path(run_dir), _trainer_of(module)
     likelihood = likelihood or own_likelihood(loss_of(module))
-    posterior = bdl.Posterior.load(run, module, likelihood=likelihood)
+    posterior = bdl.Posterior.opened(run, module, likelihood=likelihood)
     splits = find_splits(data, trainer, train_items)
     datamodule = data if isinstance(data, L.LightningDataModule) or trainer is None else trainer.datamodule  # type: ignore[attr-defined]
     words = TargetWords.of(datamodule) if isinstance(datamodule, DataModule) else TargetWords()
@@ -254,7 +273,7 @@ class Report(StepCallback):
             return
         run = self._folder(trainer)
         write_trace(run, find_sampler(trainer).stack, _trace(trainer))
-        self.metrics = report(run, pl_module, self.data, likelihood=self.likelihood, train_items=self.train_items)
+        self.metrics = _report(run, pl_module, self.data, self.likelihood, self.train_items)  # on the Trainer's threads
         for logger in trainer.loggers:
             logger.log_metrics({k: v for k, v in self.metrics.items() if v == v}, find_sampler(trainer).steps)
 

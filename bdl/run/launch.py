@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from typing import Literal
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
+from bdl.disk.temporary import own_folder
 from bdl.errors import BdlError, Stopped
 from bdl.interrupts import signal_in_words
 from bdl.lightning.callbacks.checkpoint import ending_signals
@@ -54,11 +54,11 @@ def launch(count: int, work: Callable[..., None], *arguments: object, start: Sta
     messages: SimpleQueue[str] = context.SimpleQueue()
     running: list[BaseProcess] = []
     port = find_free_network_port()
-    with tempfile.TemporaryDirectory(prefix="bdl-") as folder, _forward_signals(running) as signals:
+    with own_folder() as folder, _forward_signals(running) as signals:
         for rank in range(count):
             if not signals:
                 process = context.Process(target=_run_worker, args=(messages, rank, work, arguments))
-                with _environment(rank, count, port, Path(folder) / "store"), _signals_blocked():
+                with _environment(rank, count, port, folder / "store"), _signals_blocked():
                     process.start()
                     running.append(process)
         failed = _wait_for_all(running, lambda: None if signals else _send(signal.SIGTERM, running))

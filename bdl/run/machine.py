@@ -21,7 +21,7 @@ import bdl
 from bdl.cpu import cpu
 from bdl.engine import mlp_library
 from bdl.errors import BdlWarning, ConfigError
-from bdl.run.config import usable_cores
+from bdl.run.threads import thread_count
 from bdl.torch_private import replace_compiled
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
@@ -37,7 +37,7 @@ def prepare_torch(threads: int | None, tf32: bool, processes: int, compiled: boo
     compiled: False leaves the evaluation of networks to torch.
     """
     keep_freed_memory()
-    torch.set_num_threads(threads or max(1, usable_cores() // processes))
+    torch.set_num_threads(thread_count(threads, processes))
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
     mlp_library.let_evaluate(compiled is not False)

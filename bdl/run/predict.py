@@ -27,6 +27,7 @@ from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods import in_words
 from bdl.posterior.calibrated import Calibration
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
+from bdl.posterior.doubt import tell_doubt
 from bdl.posterior.networks import WeightKind
 from bdl.posterior.prediction import AnyPrediction, Prediction, ValuePrediction
 from bdl.run.records import METRICS, PREPROCESSING, REFIT, folders_of, read_calibration, read_preprocessing
@@ -46,6 +47,7 @@ def predict(cfg: DictConfig) -> None:
         print(f"predict: samples of {', '.join(map(str, used))}, from all rows; refit=false leaves them out")
         runs = used
     posterior, _ = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
+    tell_doubt(runs)
     encoding, calibration = read_encoding(runs[0], posterior), calibration_of(runs)
     rows, kind = read_rows(cfg.input, encoding, cfg.id), weights_of(posterior, calibration, cfg.weights)
     predictions = predicted(posterior, encoding, rows, Path(cfg.input).name, calibration, kind)
@@ -122,6 +124,7 @@ def predict_table(
     runs = refitted(folders_of(run)) if refit else folders_of(run)
     calibration = calibration_of(runs)
     posterior, _ = load_runs(runs, trust, device)
+    tell_doubt(runs)
     encoding = read_encoding(runs[0], posterior)
     numbered = rows.set_axis(names, axis=1).reset_index(drop=True)  # messages count its rows
     numbered = encoding.reading.with_gaps(with_numbers(numbered, encoding.inputs.written))

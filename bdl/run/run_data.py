@@ -19,6 +19,7 @@ from bdl.data.loader import Batching
 from bdl.data.module import DataModule, as_data_module
 from bdl.data.table import TableDataModule
 from bdl.disk.files import disk_errors
+from bdl.disk.temporary import own_folder
 from bdl.errors import BdlWarning
 from bdl.run.config import TABLE
 from bdl.run.launch import Start
@@ -26,6 +27,7 @@ from bdl.run.machine import return_freed_memory
 from bdl.run.plan import Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
 from bdl.run.section import Section
+from bdl.run.threads import on_threads
 
 OF_BATCHES = {"batch_size", *Batching.__annotations__}  # arguments that choose no rows
 ALIGNED = 64  # bytes; where each tensor begins in a file
@@ -67,12 +69,9 @@ class RunData:
             return None
         chosen = {key: value for key, value in section.node.items() if key not in OF_BATCHES}
         if self._rows is None or self._rows[0] != chosen:
-            self._rows, threads = None, torch.get_num_threads()
-            torch.set_num_threads(1)
-            try:
+            self._rows = None
+            with on_threads(1):
                 self._rows = chosen, _build(section, self.warns)
-            finally:
-                torch.set_num_threads(threads)
             return_freed_memory()  # the texts and doubles of the table
         return self._rows[1]
 
@@ -87,9 +86,10 @@ class RunData:
             yield self
             return
         with disk_errors(Path(tempfile.gettempdir())):
-            made = tempfile.TemporaryDirectory(prefix="bdl-")
-        with made as folder:
-            self._file = Path(folder) / "rows"
+            made = contextlib.ExitStack()
+            folder = made.enter_context(own_folder())
+        with made:
+            self._file = folder / "rows"
             try:
                 yield self
             finally:

@@ -19,7 +19,7 @@ from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.blocks import Blocks
 from bdl.samplers.weighting.base import Weighting
-from bdl.schedules import Keep
+from bdl.schedules import EveryStep, Keep
 
 
 class SampleArguments(TypedDict, total=False):
@@ -38,6 +38,7 @@ class SampleArguments(TypedDict, total=False):
     checkpoint_every: int
     monitor_every: int
     accelerator: str
+    threads: int | None
     callbacks: Sequence[L.Callback]
     num_data: int
     temperature: Scalar
@@ -51,6 +52,15 @@ class SampleArguments(TypedDict, total=False):
     blocks: Blocks | None
     on_divergence: OnDivergence
     stack: int
+
+
+def default_keep(steps: int) -> Keep:
+    """50 to 100 states of the second half, or all of it where it has fewer.
+
+    >>> [default_keep(steps).count(steps) for steps in (1, 3, 10, 200, 201, 1000, 5000)]
+    [1, 2, 5, 100, 50, 100, 100]
+    """
+    return EveryStep(burn_in=steps // 2, every=-(-steps // 200))
 
 
 def check_arguments(

@@ -37,6 +37,7 @@ from bdl.run.keys import TRAIN
 from bdl.run.machine import find_device, keep_freed_memory
 from bdl.run.records import CONFIG, RUN_FILES, read_config
 from bdl.run.section import OF_DATA, Section, own_likelihood
+from bdl.run.threads import thread_count
 from bdl.run.validate import fitting
 
 ALTERED = "was altered or lost after bdl had written it"
@@ -66,19 +67,19 @@ def load_runs(
     """
     configs = [read_run(run, trust, skip_bad) for run in runs]
     keep_freed_memory()
-    cores = usable_cores()
-    torch.set_num_threads(min(configs[0].threads or cores, cores))
+    torch.set_num_threads(min(thread_count(configs[0].threads), usable_cores()))
     mlp_library.let_evaluate(configs[0].get("compile") is not False)
     refuse_too_large(configs[0], runs[0])
     net: torch.nn.Module = Section[torch.nn.Module].of(configs[0].model).build().to(find_device(device))
     likelihood = own_likelihood(Section.of(configs[0].loss).build())  # it says what the outputs mean
-    return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]
+    return bdl.Posterior.opened(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]
 
 
 def refuse_too_large(config: DictConfig, run: Path) -> None:
-    """Raise ConfigError for a network of bdl with more numbers than a file of samples holds, before it takes memory."""
+    """Raise ConfigError for a network with more numbers than a file of samples holds, before it takes memory."""
     section = Section[torch.nn.Module].of(config.model)
-    if not section.target.startswith("bdl.models.") or OmegaConf.select(config, "sampler.only") is not None:
+    known = section.target.startswith(("bdl.models.", "torch.nn."))
+    if not known or OmegaConf.select(config, "sampler.only") is not None:
         return
     try:
         with torch.device("meta"):

@@ -23,7 +23,7 @@ from bdl.data.module import DataModule
 from bdl.data.tensors import TensorDataModule
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
-from bdl.interrupts import signal_in_words
+from bdl.interrupts import explained, signal_in_words
 from bdl.law.measure import measure_law
 from bdl.lean import L
 from bdl.lightning.trainer import fit
@@ -130,7 +130,8 @@ def run(plan: Plan, process: ProcessInfo = SINGLE, data: RunData | None = None) 
         slowest = f" in the slowest of {len(stacks)} stacks" if len(stacks) > 1 else ""
         print(f"stopped at step {outcome.steps} of {steps}{slowest}; the same command resumes it")
         return None
-    with small_garbage():
+    kept = f"all samples are kept in {directory.path}, and the same command makes the report"
+    with small_garbage(), explained(lambda: kept):
         metrics = finish(plan, first, directory, outcome, process, started, resumed)
     return objective_value(metrics, plan.report.objective)
 
@@ -223,7 +224,7 @@ def report_of(
 ) -> ReportRequest:  # fmt: skip
     """The report of all samples in the folder of a run, by the network and the data of its first stack."""
     data, promises = stack.data, stack.callbacks.promises
-    posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
+    posterior = bdl.Posterior.opened(run, stack.net, likelihood=own_likelihood(stack.module.loss))
     held_out, items = data.has("test") or data.has("val"), plan.train_items
     return ReportRequest(
         run,
@@ -271,7 +272,7 @@ def fit_baseline(stack: StackRun, directory: RunDirectory) -> str:
     plan, data = stack.plan, stack.data
     assert plan.baseline is not None
     baseline, folder = plan.baseline.build(), directory.path / plan.keeping.folder
-    trained = bdl.Posterior.load(folder, stack.net, likelihood=own_likelihood(stack.module.loss))
+    trained = bdl.Posterior.opened(folder, stack.net, likelihood=own_likelihood(stack.module.loss))
     val = data.slices("val") if data.has("val") else None
     with WorkProgress("drawing") as progress:
         train = data.slices("train")

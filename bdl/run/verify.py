@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from rich.markup import escape
 from rich.table import Table
 
+from bdl.advice import override
 from bdl.checkpoint import is_checkpoint
 from bdl.disk.files import WRITING
 from bdl.disk.manifest import Manifest, manifests_of
@@ -50,7 +51,9 @@ def verify(cfg: DictConfig) -> None:
         raise ConfigError("keep=true stores the states of law=true: give both")
     run = Path(str(cfg.run)).expanduser()
     if not (run / CONFIG).exists() and not (run / "samples").exists():
-        raise ConfigError(f"run={cfg.run} is not a run directory: it has neither a {CONFIG} nor samples")
+        raise ConfigError(
+            f"{override('run', str(cfg.run))} is not a run directory: it has neither a {CONFIG} nor samples"
+        )
     rows = list(look(run, cfg.trust))
     for name in (REFIT, CONTINUED):
         if (run / name).exists():

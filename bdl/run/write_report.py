@@ -20,6 +20,7 @@ from bdl.display import count_of
 from bdl.errors import ConfigError
 from bdl.lean import L
 from bdl.posterior.calibrated import CalibrationRequest, to_plain
+from bdl.posterior.class_evaluation import never_predicted
 from bdl.posterior.report.numbers import Summary, calibration_fact, diverged_fact, print_summary, summarise
 from bdl.posterior.report.page import score_table, write_page
 from bdl.posterior.report.pictures import Picture, ReportData, pictures_of
@@ -127,10 +128,9 @@ def _measured_facts(request: ReportRequest, summary: Summary) -> dict[str, str]:
 
 def facts_of_samples(posterior: bdl.Posterior, summary: Summary) -> dict[str, str]:
     """What every report says of the samples."""
-    count = f"{posterior.samples:,} of {count_of(posterior.chains, 'chain')}"
     moves = summary.metrics.get("temperature/moves")
     return {
-        "samples": count,
+        "samples": f"{posterior.samples:,} of {count_of(posterior.chains, 'chain')}",
         **diverged_fact(posterior),
         "T": f"{summary.metrics['temperature']:g}" + ("" if moves is None else f"; the chains move at T = {moves:g}"),
         **({} if posterior.stacking is None else {"weights of chains": posterior.stacking.words}),
@@ -150,6 +150,7 @@ def publish(
     summary.class_names = words.class_names
     facts = {**facts, **calibration_fact(summary)}
     summary.metrics |= target_metrics(summary.evaluations, words.units)
+    summary.metrics |= never_predicted(summary.evaluations, words.class_names)
     if summary.calibration is not None:
         write_json(folder / CALIBRATION, to_plain(summary.calibration))
     page = folder / "report.html"
@@ -166,7 +167,7 @@ def load_start(runs: Sequence[Path], posterior: bdl.Posterior, skip_bad: bool = 
     folders = [run / START for run in runs]
     if not all(folder.exists() for folder in folders):
         return None
-    start = bdl.Posterior.load(folders, posterior.net, skip_bad=skip_bad, likelihood=posterior.given_likelihood)
+    start = bdl.Posterior.opened(folders, posterior.net, skip_bad=skip_bad, likelihood=posterior.given_likelihood)
     start.read = posterior.read  # the module that holds the network may say how batches are read
     return start
 

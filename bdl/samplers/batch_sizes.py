@@ -35,6 +35,7 @@ class BatchSizes(Saved):
     def __init__(self, num_data: int, dynamics: Transition):
         """num_data: N, which says where a pass ends."""
         self.num_data, self.dynamics = num_data, dynamics
+        self.of_pass = num_data  # items of a pass on all ranks
         self.items = self.batches = 0  # so far
         self.pass_items = self.pass_batches = 0  # up to the end of the last pass; so far, during the first one
         self.first_of_pass = 0  # the batch with which the pass under way began
@@ -45,15 +46,19 @@ class BatchSizes(Saved):
         self.watches = False  # whether to `watch` the losses
         self._shape: tuple[int, ...] | None = None  # of what the first loss of unknown size was a mean over
 
-    def see(self, items: int | None) -> None:
-        """Before a step: how many items its batch holds; None where nobody tells."""
+    def see(self, items: int | None, ranks: int = 1) -> None:
+        """Before a step: how many items its batch holds on all ranks; None where nobody tells.
+
+        Raises ConfigError for dynamics that take batches of one size.
+        """
         self.weight = 1.0
         self._told = items is not None
         if items is None:
             return
-        passes = self.items // self.num_data
+        self.of_pass = -(-self.num_data // ranks) * ranks  # a DistributedSampler fills up the last batch
+        passes = self.items // self.of_pass
         self.items, self.batches = self.items + items, self.batches + 1
-        if passes == 0 or self.items // self.num_data > passes:
+        if passes == 0 or self.items // self.of_pass > passes:
             self.pass_items, self.pass_batches = self.items, self.batches
         if items * self.pass_batches != self.pass_items:
             self.weight = items * self.pass_batches / self.pass_items
@@ -67,7 +72,7 @@ class BatchSizes(Saved):
         weight, m = self.weight, self.of_last_pass
         weighted = loss if weight == 1 else loss * weight
         self.total = weighted if self.total is None else self.total + weighted
-        if self.pass_batches == self.batches and self.items >= self.num_data:  # the pass ends with this batch
+        if self.pass_batches == self.batches and self.items >= self.of_pass:  # the pass ends with this batch
             self.of_last_pass, self.total = self.total / (self.batches - self.first_of_pass), None
             self.first_of_pass = self.batches
         return loss if weight == 1 or m is None else weighted + (1 - weight) * m

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from bdl.errors import ConfigError
@@ -20,6 +21,7 @@ from bdl.samplers.compiled.update import CompiledUpdate
 from bdl.samplers.divergence import CHECK_EVERY
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.exchange import Replicas
+from bdl.samplers.parallel import alike
 from bdl.samplers.potential import BoundGradient, Closure, Evaluation, Launch, Potential
 from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.reweighting import Reweighting
@@ -116,7 +118,12 @@ class GradientMoves(Moves):
         sizes, told = self.potential.sizes, self.chain.host.items
         sizes.watches = items is None and told is None
         loss = self.evaluation.loss(closure)
-        sizes.see(told() if items is None and told is not None else items)
+        items = told() if items is None and told is not None else items
+        if items is None or (group := self.chain.host.group) is None:
+            sizes.see(items)
+        else:
+            ranks = dist.get_world_size(group)
+            sizes.see(ranks * alike(items, self.chain.theta.device, group), ranks)
         return loss
 
     def step(self, closure: Closure | None, loss: Tensor | None, now: StepSettings, measure: bool) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""One chain on several ranks, whose states are compared."""
+"""One chain on several ranks, whose states and sizes of batches are compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bdl.errors import ReplicaError
+from bdl.errors import ConfigError, ReplicaError
 
 COMPARE_EVERY = 100  # steps; a comparison costs a pass over the state, an all-reduce of two numbers, a device sync
 PART, PARTS = 2**16, 64  # a tensor is hashed in parts of so many numbers at least, in so many parts at most
@@ -29,6 +29,22 @@ def compare_when_due(step: int, tensors: Iterable[Tensor], group: dist.ProcessGr
             f"the ranks of one chain hold different numbers after step {step}: their gradients are not averaged "
             "(Lightning's ddp does it), or one rank changed its parameters alone; continue from an earlier checkpoint"
         )
+
+
+def alike(items: int, device: torch.device, group: dist.ProcessGroup) -> int:
+    """The items of a step's batch on each rank; raises ConfigError on all ranks where they differ.
+
+    The ranks' mean gradient then is that of no batch: an item would count more on the rank that has fewer.
+    """
+    ends = torch.tensor([items, -items], device=device)
+    dist.all_reduce(ends, dist.ReduceOp.MIN, group=group)
+    least, most = int(ends[0]), -int(ends[1])
+    if least != most:
+        raise ConfigError(
+            f"the batches of one step hold {least} items on one rank and {most} on another, so that those of the "
+            "short one count more: make them alike, as DistributedSampler does, or drop_last=True of the DataLoaders"
+        )
+    return items
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> Tensor:

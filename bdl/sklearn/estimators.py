@@ -24,6 +24,7 @@ from bdl.likelihoods import CategoricalNLL, Likelihood
 from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import Prediction, ValuePrediction
+from bdl.run.threads import on_threads
 from bdl.samplers.dynamics.base import Transition
 from bdl.sklearn.columns_of_y import law_of_y, learn_y
 from bdl.sklearn.rows import group_numbers, rows_that_count
@@ -67,7 +68,8 @@ class BayesianMLP(BaseEstimator):
         check_is_fitted(self)
         rows: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse=True)
         x = self._encode(dense(rows)).double()
-        return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
+        with on_threads(1):
+            return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
     def _sample(
         self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any, weights: Tensor | None
@@ -82,7 +84,7 @@ class BayesianMLP(BaseEstimator):
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
         codes = group_numbers(groups, len(y), "groups")
-        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan, codes, weights)
+        self.posterior_, self.verdict_ = sample(net, likelihood, self._encode(X), y, plan, codes, weights)
 
     def _encode(self, X: np.ndarray) -> Tensor:
         """(n, features) float32 inputs of the network."""
@@ -129,6 +131,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
 
     Attributes:
         classes_: (K,) the classes, sorted.
+        verdict_: whether its samples can be trusted, by what they say of the training rows; see `verdict_.line`.
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision.
         encoding_: makes inputs of the network from rows.
         n_features_in_, feature_names_in_: columns of X, and their names where X had any.
@@ -206,6 +209,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         standardize: give every column of X, and y, mean 0 and standard deviation 1.
 
     Attributes:
+        verdict_: whether its samples can be trusted, by what they say of the training rows; see `verdict_.line`.
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision, and
             predicts y as `target_` makes it.
         encoding_, target_: make inputs and targets of the network.

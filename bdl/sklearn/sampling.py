@@ -6,32 +6,39 @@ import contextlib
 import dataclasses
 import logging
 import math
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 import bdl
 from bdl.data.loader import TensorBatches, TensorSlices
-from bdl.errors import ConfigError
+from bdl.disk.temporary import own_folder
+from bdl.errors import ConfigError, VerdictWarning
 from bdl.law.measure import measure_law
 from bdl.lightning.trainer import assemble, silence_lightning
 from bdl.likelihoods import Likelihood, WeightedNLL, with_weights
 from bdl.posterior.report.numbers import summarise
-from bdl.posterior.verdict import verdict
+from bdl.posterior.verdict import Verdict, verdict
 from bdl.run.sampler_settings import SamplerSettings
+from bdl.run.threads import on_threads
 from bdl.samplers.dynamics.base import Transition
 from bdl.tune.find import rows_of_trials
 from bdl.tune.sampler import SAMPLERS, choose_length, choose_sampler
 
 BURN_IN = 0.4  # share of the steps before samples are kept
 LR = 1e-3  # samplers that find their step size begin here
-CHECKED = 1000  # training rows that the verdict looks at, evenly spaced
+CHECKED = 100  # training rows that the verdict looks at, evenly spaced: more of them would cost a third of a fit
 ROWS = 100  # length of the trace of a run
+
+
+class NotConverged(VerdictWarning, ConvergenceWarning):
+    """The verdict on the samples of an estimator is not "trust"."""
 
 
 @dataclass(frozen=True)
@@ -114,17 +121,18 @@ def sample(
     plan: SamplingPlan,
     groups: Tensor | None = None,
     weights: Tensor | None = None,
-) -> bdl.Posterior:
+) -> tuple[bdl.Posterior, Verdict]:
     """Sample the posterior of a network for all items x (n, features) and y.
 
     groups: (n,) of the items; a part of them that is held out for a while has whole groups.
 
-    The posterior holds its samples in memory, and no file remains. It computes in double precision, so that a row has
+    Warns with `NotConverged` where the verdict is not "trust"; where it is printed, printing is enough. The posterior
+    holds its samples in memory, and no file remains. It computes in double precision, so that a row has
     the same prediction whatever the other rows are. weights: (n,) of the rows; None for 1 each.
     """
     likelihood, targets = (law, y) if weights is None else (WeightedNLL(law), with_weights(y, weights))
     asked, plan = plan, plan.for_rows(len(x))
-    with quiet_on_one_thread(), tempfile.TemporaryDirectory() as folder:
+    with quiet_on_one_thread(), own_folder() as folder:
         stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
         if plan.start is not None:
             start, (rows, _) = plan.start, rows_of_trials(len(x), plan.seed, groups)  # trials begin there too
@@ -133,20 +141,21 @@ def sample(
         settings = find_missing(stack, likelihood, x, targets, plan, groups)
         plan = asked.for_rows(len(x), settings.pop("rhat", math.nan))
         monitor, sampler = run(stack, likelihood, x, targets, plan, settings, folder)
-        measured = {}
-        if plan.verbose:
-            kept = bdl.Posterior.load(folder, net, likelihood=law)
-            size = sampler.dynamics.batch_of(len(x), settings.get("batch_size"))
-            measured = measure_law(kept, sampler, likelihood, TensorSlices(x, targets), plan.steps, size)
-        posterior = bdl.Posterior.load(folder, net.double(), likelihood=law).cache()
+        kept = bdl.Posterior.opened(folder, net, likelihood=law)
+        size = sampler.dynamics.batch_of(len(x), settings.get("batch_size"))
+        measured = measure_law(kept, sampler, likelihood, TensorSlices(x, targets), plan.steps, size)
+        posterior = bdl.Posterior.opened(folder, net.double(), likelihood=law).cache()
+        judged = judge(posterior, x, y, monitor, measured)
     if plan.verbose:
-        print_verdict(posterior, x, y, monitor, measured)
-    return posterior
+        print(*(f"{question} {answer}" for question, answer in judged.answers), judged.line, sep="\n")
+    elif judged.outcome != "trust":
+        warnings.warn(judged.line, NotConverged, stacklevel=4)  # at the call of `fit`
+    return posterior, judged
 
 
 def run(
     stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan, settings: dict[str, Any],
-    folder: str,
+    folder: Path,
 ) -> tuple[bdl.Monitor, bdl.Sampler]:  # fmt: skip
     """Sample with these settings, and leave the samples in the folder. Returns what watched and moved the chains."""
     dynamics: Any = plan.dynamics()
@@ -197,24 +206,20 @@ def find_missing(
     }
 
 
-def print_verdict(
-    posterior: bdl.Posterior, x: Tensor, y: Tensor, monitor: bdl.Monitor, law: Mapping[str, float]
-) -> None:
-    """Print whether the samples can be trusted, from what chains and exact gradients say of the training items."""
+def judge(posterior: bdl.Posterior, x: Tensor, y: Tensor, monitor: bdl.Monitor, law: Mapping[str, float]) -> Verdict:
+    """Whether the samples can be trusted, from what chains and exact gradients say of the training items."""
     rows = torch.linspace(0, len(x) - 1, min(len(x), CHECKED)).long()
     summary = summarise(posterior, {"train": TensorSlices(x[rows].double(), y[rows])}, monitor.trace())
-    found = verdict({**summary.metrics, **law}, warnings=summary.warnings)
-    print(*(f"{question} {answer}" for question, answer in found.answers), found.line, sep="\n")
+    return verdict({**summary.metrics, **law}, warnings=summary.warnings)
 
 
 @contextlib.contextmanager
 def quiet_on_one_thread() -> Iterator[None]:
     """Hide Lightning's messages, and run torch on one thread: the fastest for small networks, and sums never differ."""
     with contextlib.ExitStack() as afterwards:
-        afterwards.callback(torch.set_num_threads, torch.get_num_threads())
         for logger in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric")):
             afterwards.callback(logger.setLevel, logger.level)
         afterwards.enter_context(warnings.catch_warnings())
-        torch.set_num_threads(1)
+        afterwards.enter_context(on_threads(1))
         silence_lightning()
         yield

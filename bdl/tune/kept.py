@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bdl.posterior.judge_rest import energy_drifts, is_long_enough, take_longer
-from bdl.posterior.judgements import Numbers, alone, or_nan
+from bdl.posterior.judge_rest import is_long_enough, take_longer
+from bdl.posterior.judgements import Numbers, alone, energy_drifts, or_nan
 from bdl.tune.step import ENERGY_BUDGET, MOMENTA_BUDGET, MOMENTA_TOLERATED, NOISE_BUDGET
 
 PROMISES = ("heat", "rest", "energy_error")

@@ -132,7 +132,7 @@ BAD = {
     "order itself": ({"lags": {"date": [1]}}, "data.lags names date, which sorts or groups the rows"),
     "no lag": ({"lags": {"rain": []}}, "takes whole numbers of at least 1, got"),
     "later": ({"lags": {"rain": [-1]}}, r"takes whole numbers of at least 1, got \[-1\]"),
-    "no column": ({"lags": {"snow": [1]}}, "data.lags=snow: table.csv has no such column"),
+    "no column": ({"lags": {"snow": [1]}}, "data.lags names snow: table.csv has no such column"),
     "too long": ({"lags": {"rain": [DAYS]}}, "no row of table.csv has 30 rows before it"),
     "several series": (
         {"group": None, "drop": ["date", "shop"]},

@@ -1,4 +1,4 @@
-"""Tests of `bdl.data.missing_codes`: numbers that stand for missing values are told, and made gaps."""
+"""Tests of `bdl.data.missing_codes`: numbers and dates that stand for missing values are told, and made gaps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bdl.advice import override
 from bdl.data import read_table
 from bdl.data.frame import Reading
 from bdl.data.missing_codes import missing_codes
@@ -58,6 +59,34 @@ def test_extreme_numbers_that_are_not_repeated_are_values():
     values = SMOOTH["normal"].copy()
     values[:2] = 1e6
     assert missing_codes(values) == []
+
+
+DAYS = pd.Timestamp("2019-01-01") + pd.to_timedelta(rng.integers(0, 1500, N), "D")
+
+
+@pytest.mark.parametrize(
+    "format, code",
+    [("%Y-%m-%d", "9999-12-31"), ("%d.%m.%Y", "01.01.1900"), ("%Y%m%d", "99991231"), ("%Y-%m-%d", "1970-01-01"),
+     ("%Y-%m-%d %H:%M", "9999-12-31 00:00"), ("%m/%d/%Y", "12/31/9999"), ("%Y-%m-%d", None)],
+)  # fmt: skip
+def test_a_date_that_stands_for_none_is_told_and_made_a_gap(tmp_path, format, code):
+    """Years beyond 2262 need more than pandas' nanoseconds."""
+    texts = pd.Series(DAYS.strftime(format)).astype(object)
+    texts[::10] = texts[::10] if code is None else code
+    pd.DataFrame({"until": texts, "y": SMOOTH["normal"]}).to_csv(tmp_path / "t.csv", index=False)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        read_table(tmp_path / "t.csv", "y")
+    lines = [str(each.message) for each in told if "missing value" in str(each.message)]
+    if code is None:
+        assert lines == []
+        return
+    assert len(lines) == 1 and f"until is {code} in 40 of 400 rows (10 %), all others 2" in lines[0]
+    assert override("data.missing", ["?", code]) in lines[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (column,) = read_table(tmp_path / "t.csv", "y", missing=["?", code]).encoding.inputs.columns
+    assert column.gaps
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[list[str], dict[str, Any], str]] = {
     "classes and numbers": (
         ["word", "y"],
         {},
-        r"data.target=\[word, y\]: word holds classes and y numbers, and several",
+        r"data.target=\[word,y\]: word holds classes and y numbers, and several",
     ),
     "classes": (["y", "half"], {"task": "classification"}, "y holds classes, and several targets must all be numbers"),
     "an input too": (["y", "half"], {"id": ["half"]}, "data.id names half, which is the target: take it out"),

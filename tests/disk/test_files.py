@@ -32,26 +32,6 @@ def test_a_full_disk_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypa
     assert [p.name for p in tmp_path.iterdir()] == ["file"] and path.read_bytes() == b"old"
 
 
-@pytest.mark.parametrize(
-    "number, remedy",
-    [
-        (errno.ENOSPC, "free space or choose another hydra.run.dir"),
-        (errno.EROFS, "choose a hydra.run.dir where you may write"),
-        (errno.EINVAL, "its file system lacks or forbids what a safe write needs: choose a hydra.run.dir on another"),
-        (errno.ENOTSUP, "its file system lacks or forbids what a safe write needs: choose a hydra.run.dir on another"),
-        (errno.EIO, "look after the disk, or choose a hydra.run.dir on another"),
-    ],
-)
-def test_an_error_of_the_disk_names_its_own_remedy(tmp_path, monkeypatch, number, remedy):
-    def fail(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StoreError) as refused:
-        write_atomically(tmp_path / "file", b"new")
-    assert str(refused.value) == f"cannot write {tmp_path / 'file'}: {os.strerror(number)}; {remedy}"
-
-
 def test_an_interrupt_while_writing_leaves_no_temporary_file(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt

@@ -1,8 +1,7 @@
-"""What the README and the pages of docs/ show runs as it stands: Python blocks, command lines, links."""
+"""What the README and the pages of docs/ show runs as it stands: Python blocks, keys, links."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import tomllib
@@ -12,11 +11,8 @@ import pytest
 import yaml
 from composing import CONF, composed
 from forked import Forked
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
-from pages import CONTRIBUTING, PAGES, README, ROOT, blocks, commands, commands_of, options
+from pages import CONTRIBUTING, PAGES, README, ROOT, blocks, commands_of, options
 from repeats import slow_where
 
 import bdl
@@ -25,8 +21,6 @@ from bdl.run.validate import arguments_of, fitting
 SMALL = ("length=60", "chains=2", "collect.keep.burn_in=20", "collect.keep.every=10", "logger=none", "train_items=200")
 LONG = ("own-network", "predictions", "tutorial-sklearn", "tutorial-table")  # two thirds of the time of all pages
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
-TRAIN = [(page, o) for page in PAGES for c in commands(page) if (o := options(c, "train")) is not None]
-EVALUATE = [(page, o) for page in PAGES for c in commands(page) if (o := options(c, "evaluate")) is not None]
 
 
 def name(value) -> str:
@@ -67,31 +61,6 @@ def test_the_pages_have_python_blocks():
     assert sum(len(blocks(page, "python")) for page in PAGES) >= 12
 
 
-def jobs(overrides: list[str]) -> list[list[str]]:
-    """The jobs that a command line runs: one, or those of its sweep. Hydra's own options and seeds are left out."""
-    kept = [o for o in overrides if not o.startswith(("hydra", "seed=", "-"))]
-    parsed = [first_of_interval(o) for o in OverridesParser.create().parse_overrides(kept)]
-    return [list(job) for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for job in batch]
-
-
-def first_of_interval(override: Override) -> Override:
-    if not override.is_interval_sweep():
-        return override
-    return OverridesParser.create().parse_override(f"{override.key_or_group}={override.value().start}")
-
-
-@pytest.mark.parametrize("page, overrides", TRAIN, ids=name)
-def test_train_lines_compose(page, overrides):
-    for job in jobs([os.path.expandvars(o) for o in overrides]):
-        assert composed(*job).sampler.dynamics
-
-
-@pytest.mark.parametrize("page, overrides", EVALUATE, ids=name)
-def test_evaluate_lines_compose(page, overrides):
-    for job in jobs(overrides):
-        assert composed(*job, command="evaluate").runs
-
-
 def test_words_with_brackets_are_quoted():
     """zsh, the shell of macOS, takes `data.id=[address]` for a pattern of file names and refuses the command."""
     code = [block.code for page in PAGES for block in blocks(page, "bash")]
@@ -130,11 +99,6 @@ def test_keys_in_the_text_are_those_of_a_file():
     ]
     assert len(shown) > 40
     assert [(page, word) for page, word in shown if word.partition("=")[0] not in known] == []
-
-
-def test_the_pages_show_many_command_lines():
-    assert len(TRAIN) >= 20 and len(EVALUATE) >= 1
-    assert any(len(jobs(overrides)) == 3 for _, overrides in TRAIN), "a sweep is one job"
 
 
 @pytest.mark.parametrize("group", ["schedule", "data", "model", "collect", "trainer", "logger", "baseline"])

@@ -113,7 +113,7 @@ def test_a_small_dispersion_keeps_its_digits_in_float32():
     assert abs(float(gradient[0, 1])) < 1e-4
 
 
-@pytest.mark.parametrize("likelihood", LAWS, ids=repr)
+@pytest.mark.parametrize("likelihood", [law for law in LAWS if law != bdl.GaussianNLL([0.5, 2.0])], ids=repr)
 def test_one_target_may_be_a_plain_column(likelihood):
     """(B,) against outputs (B, 1) would broadcast to B x B pairs."""
     outputs, y = (t[..., : t.shape[-1] // TARGETS] for t in problem(likelihood))

@@ -25,16 +25,19 @@ def test_each_score_is_that_of_scikit_learn(classes):
     np.testing.assert_allclose(scores.iou, metrics.jaccard_score(labels, predicted, average=None))
     each = [metrics.roc_auc_score(labels == k, probs[:, k]) for k in range(classes)]
     np.testing.assert_allclose(scores.auc, each)
+    ap = [metrics.average_precision_score(labels == k, probs[:, k]) for k in range(classes)]
+    np.testing.assert_allclose(scores.ap, ap)
     means = scores.means()
     assert means["balanced_accuracy"] == pytest.approx(metrics.balanced_accuracy_score(labels, predicted))
     assert means["auc"] == pytest.approx(np.mean(each))
+    assert means["average_precision"] == pytest.approx(ap[int(support.argmin())] if classes == 2 else np.mean(ap))
 
 
 def test_class_that_nobody_has_or_predicts_is_left_out_of_means():
     probs = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.6, 0.4, 0.0]])
     scores = ClassScores.of(probs, torch.tensor([0, 1, 1]))
     assert torch.isnan(scores.recall[2]) and torch.isnan(scores.auc[2]) and torch.isnan(scores.iou[2])
-    assert scores.means() == {"balanced_accuracy": 0.75, "mean_iou": 0.5, "auc": 1.0}
+    assert scores.means() == {"balanced_accuracy": 0.75, "mean_iou": 0.5, "auc": 1.0, "average_precision": 1.0}
 
 
 def test_they_score_the_average_and_mean_iou_only_pixels():

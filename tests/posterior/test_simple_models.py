@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from sklearn.linear_model import BayesianRidge
 
 import bdl
 from bdl.posterior.simple_models import MOST_OF_GP, MOST_ROWS, compared, losses_of_simple_models
@@ -50,6 +51,21 @@ def test_a_class_without_training_rows_has_no_probability():
     unseen = torch.full((5,), 2)
     losses = losses_of_simple_models(bdl.CategoricalNLL(), (x, y), (x[:5], unseen))
     assert losses["linear"].tolist() == [math.inf] * 5
+
+
+def test_more_inputs_than_rows_are_turned_into_as_many_as_rows(monkeypatch):
+    """The fits see inner products alone: what they predict stays, without matrices of inputs by inputs."""
+    stream = torch.Generator().manual_seed(3)
+    x = torch.randn(70, 400, generator=stream)
+    y = x[:, :1] + 0.3 * torch.randn(70, 1, generator=stream)
+    x, y = x.double(), y.double()
+    model = BayesianRidge().fit(x[:50].numpy(), y[:50, 0].numpy())
+    mean, std = model.predict(x[50:].numpy(), return_std=True)
+    wanted = -torch.distributions.Normal(torch.from_numpy(mean), torch.from_numpy(std)).log_prob(y[50:, 0])
+    widths, fit = [], BayesianRidge.fit
+    monkeypatch.setattr(BayesianRidge, "fit", lambda self, x, y: widths.append(x.shape[1]) or fit(self, x, y))
+    losses = losses_of_simple_models(NUMBERS, (x[:50], y[:50]), (x[50:], y[50:]))
+    assert widths == [70] and losses["linear"] == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
 import pytest
+from manifests import rewrite
 from omegaconf import OmegaConf
 
+from bdl.disk.manifest import Entry, manifests_of
 from bdl.errors import ConfigError
 from bdl.posterior.store import SampleStore
-from bdl.run.stored import target_difference
+from bdl.run.stored import load_runs, target_difference
 
 TARGET = {
     "num_data": 40, "model": {"_target_": "bdl.models.MLP", "sizes": [3, 3], "activation": "tanh"},
@@ -56,3 +64,33 @@ def test_a_loss_that_cannot_be_built_is_a_damage_in_one_line(tmp_path, loss):
     SampleStore(tmp_path).write_target(TARGET)
     with pytest.raises(ConfigError, match=r"^[^\n]*config\.yaml is damaged \(its loss cannot be built: [^\n]*$"):
         target_difference(tmp_path, OmegaConf.create({**CONFIG, "loss": loss}))
+
+
+def signed(entry: Entry, run: Path) -> Entry:
+    """The line of a file as it is now."""
+    if entry.path not in ("config.yaml", "samples/target.json"):
+        return entry
+    data = (run / entry.path).read_bytes()
+    return dataclasses.replace(entry, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"_target_": "bdl.models.MLP", "sizes": [36, 200_000, 200_000, 6], "activation": "tanh", "dropout": 0.0},
+     {"_target_": "torch.nn.Linear", "in_features": 200_000, "out_features": 200_000}],
+    ids=["bdl", "torch"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*knows samples that no manifest lists")
+def test_a_network_that_no_file_of_samples_holds_is_refused_before_it_takes_memory(weighted, tmp_path, model):
+    """A stranger may sign anew what he has altered: 40 thousand million numbers, which are counted and not made."""
+    run = shutil.copytree(weighted, tmp_path / "run")
+    config = OmegaConf.load(run / "config.yaml")
+    config.model = model
+    OmegaConf.save(config, run / "config.yaml")
+    target = json.loads((run / "samples" / "target.json").read_text())
+    target["model"] = model
+    (run / "samples" / "target.json").write_text(json.dumps(target))
+    for manifest in manifests_of(run):
+        rewrite(manifest, [signed(entry, run) for entry in manifest.entries()])
+    with pytest.raises(ConfigError, match=r"describes a network of 40,00[0-9,]+ numbers.*altered \(model\)"):
+        load_runs([run], (), "cpu")

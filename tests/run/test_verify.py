@@ -285,7 +285,21 @@ def test_a_directory_with_other_files_is_refused_by_name(tmp_path, name):
     assert words in str(error.value) and (tmp_path / name).read_text() == content
 
 
-@pytest.mark.parametrize("link", ["samples", "checkpoints", "start", "samples/index-0.jsonl"])
+@pytest.mark.parametrize(
+    "link",
+    [
+        "samples",
+        "checkpoints",
+        "start",
+        "samples/index-0.jsonl",
+        "evaluation",
+        "distilled",
+        "refit",
+        "continued",
+        "manifest.jsonl",
+        "manifest-0.jsonl",
+    ],
+)
 def test_a_link_is_refused_because_another_run_would_be_written(tmp_path, link):
     mine, other = tmp_path / "mine", tmp_path / "other"
     mine.mkdir()

@@ -251,19 +251,36 @@ def test_an_order_that_visits_a_part_of_the_data_is_named(tmp_path):
 
 
 class Interrupt(L.Callback):
-    def on_train_batch_start(self, *_):
-        raise KeyboardInterrupt
+    def __init__(self, after: int | None):
+        self.after = after
+
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == self.after:
+            raise KeyboardInterrupt
+
+    def on_fit_end(self, *_):
+        if self.after is None:
+            raise KeyboardInterrupt
 
 
-def test_an_interrupt_stays_an_interrupt(tmp_path):
+@pytest.mark.parametrize(
+    ("after", "kept"),
+    [
+        (0, "no state was saved yet"),
+        (2, "the same call resumes from .*last.ckpt"),
+        (None, "all samples are kept in .*: the same call, or bdl.report, makes the report"),
+    ],
+)
+def test_an_interrupt_stays_an_interrupt_and_says_what_is_kept(tmp_path, after, kept):
     """Lightning would exit the interpreter with status 1, and leave Ctrl-C switched off."""
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=kept) as caught:
         bdl.sample(
             nn.Linear(3, K), None, loader(), tmp_path, steps=3, lr=0.01, accelerator="cpu", keep=EveryStep(1, 1),
-            callbacks=[Interrupt()],
+            callbacks=[Interrupt(after)], checkpoint_every=1,
         )  # fmt: skip
     assert signal.getsignal(signal.SIGINT) is before
+    assert caught.value.__suppress_context__ and not any("lightning" in str(line.path) for line in caught.traceback)
 
 
 def test_the_report_after_a_kill_is_that_of_uninterrupted_run(tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ import io
 import subprocess
 import sys
 import tempfile
-import warnings
 
 import joblib
 import numpy as np
@@ -29,6 +28,7 @@ import bdl
 from bdl.data.split import hold_out
 from bdl.errors import ConfigError
 from bdl.sklearn import BayesianMLPClassifier, BayesianMLPRegressor
+from bdl.sklearn.sampling import NotConverged
 
 START = bdl.AdamWStart(lr=0.02, epochs=30)
 SMALL = dict(
@@ -258,14 +258,13 @@ def test_verbose_shows_progress_findings_and_the_verdict():
     shown, silent = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(shown):
         BayesianMLPRegressor(**{**SMALL, "prior_std": None}, verbose=True).fit(X, y)
-    with contextlib.redirect_stdout(silent), warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with contextlib.redirect_stdout(silent), pytest.warns(NotConverged) as told:
         BayesianMLPRegressor(**SMALL).fit(X, y)
     lines = shown.getvalue().splitlines()
     assert any(line.startswith("tune: prior") for line in lines)
     assert any(line.startswith("step 20 of 20") for line in lines)
     assert lines[-1].startswith("verdict: more samples. ")
-    assert silent.getvalue() == ""
+    assert silent.getvalue() == "" and len(told) == 1
 
 
 def test_sghmc_takes_batches_and_finds_its_step_size():
@@ -348,3 +347,14 @@ def test_groups_stay_together_in_a_fit_and_in_intervals(regressor, monkeypatch):
     assert (grouped[1] - grouped[0] > alone[1] - alone[0]).all()
     with pytest.raises(ValueError, match="groups has 3 values for 240 rows"):
         BayesianMLPRegressor(**SMALL).fit(X, y, groups=[1, 2, 3])
+
+
+def test_fit_tells_a_verdict_that_is_not_trust_once_and_keeps_it():
+    from sklearn.exceptions import ConvergenceWarning
+
+    x = np.random.default_rng(0).uniform(0, 10, (60, 1))
+    model = BayesianMLPRegressor(8, random_state=0, steps=60, chains=2, samples=5, prior_std=1.0, start=None)
+    with pytest.warns(ConvergenceWarning, match="^verdict: ") as said:
+        model.fit(x, np.sin(x[:, 0]))
+    assert len([w for w in said if issubclass(w.category, bdl.VerdictWarning)]) == 1 and said[0].filename == __file__
+    assert model.verdict_.outcome != "trust" and model.verdict_.line == str(said[0].message)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from bdl.contrib.certificate.continued import ContinuedSamples
 from bdl.data.module import DataModule
 from bdl.data.slices import TensorSlices
 from bdl.disk.manifest import Manifest
+from bdl.disk.temporary import own_folder
 from bdl.display import count_of, print_whole
 from bdl.errors import ConfigError
 from bdl.identity import identity
@@ -33,6 +33,7 @@ from bdl.law.measure import joined_temperatures, spreads, thermometers
 from bdl.law.thermometer import GRADIENTS, STATES, Thermometer
 from bdl.posterior.report.pictures import name_of_direction
 from bdl.run.console import WorkProgress
+from bdl.run.directory import refuse_links_of
 from bdl.run.evaluate import recorded_data
 from bdl.run.records import CONTINUED, METRICS, write_metrics
 from bdl.run.sampler_settings import SamplerSettings
@@ -131,11 +132,12 @@ def certify(cfg: DictConfig, run: Path) -> None:
     stored = StoredRun.load(run, cfg.trust, cfg.device)
     thermometers = stored.thermometers()
     states, trajectories = plan(thermometers, cfg.trajectories, cfg.seconds)
+    refuse_links_of(run)
     with folder_of(run / CONTINUED if cfg.keep else None) as folder:
         samples = ContinuedSamples(folder, stored.posterior)
         found = carry_out(stored, thermometers, samples, states, trajectories)
         samples.finish()
-        after = bdl.Posterior.load(folder, stored.posterior.net, likelihood=stored.posterior.given_likelihood)
+        after = bdl.Posterior.opened(folder, stored.posterior.net, likelihood=stored.posterior.given_likelihood)
         certificate = Certificate(*found, predictions(stored, after))
         if cfg.keep:
             write(folder, certificate)
@@ -174,8 +176,8 @@ def folder_of(kept: Path | None) -> Iterator[Path]:
     if kept is not None:
         yield kept
         return
-    with tempfile.TemporaryDirectory(prefix="bdl-law-") as temporary:
-        yield Path(temporary)
+    with own_folder() as temporary:
+        yield temporary
 
 
 def carry_out(

@@ -18,7 +18,9 @@ from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError
 from bdl.posterior.outputs import Batches, output_shape
 from bdl.run.config import plain
+from bdl.run.directory import refuse_links_of
 from bdl.run.evaluate import recorded_data
+from bdl.run.records import DISTILLED
 from bdl.run.section import Section
 from bdl.run.stored import load_runs
 from bdl.seeding import derive_seed
@@ -30,7 +32,8 @@ LAYERS, WIDTH = 3, 64  # hidden layers of an MLP's student, at least: an average
 def distil(cfg: DictConfig) -> None:
     """Train the student on the training items of the run, compare it on the test items, write it and its scores."""
     run = Path(str(cfg.run)).expanduser()
-    out = run / "distilled" if cfg.out is None else Path(str(cfg.out)).expanduser()
+    refuse_links_of(run)
+    out = run / DISTILLED if cfg.out is None else Path(str(cfg.out)).expanduser()
     if out.is_file():
         raise ConfigError(f"out={cfg.out} is a file: name a folder for {STUDENT} and {RESULT}")
     if unset := [name for name in ("batch_size", "lr") if cfg[name] is None]:

@@ -60,7 +60,7 @@ def put_weights(posterior: bdl.Posterior, run: Path, path: str | None, chain: in
             raise ConfigError(str(error).replace("start.path=", "path=")) from error
         return f"the weights of {path}"
     began = (run / START).exists()
-    source = bdl.Posterior.load(run / START, net) if began else posterior
+    source = bdl.Posterior.opened(run / START, net) if began else posterior
     if chain >= source.chains:
         raise ConfigError(f"chain={chain}: the run has the chains 0 to {source.chains - 1}")
     last = [sample.tensors for sample in source.stream() if sample.chain == chain][-1]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bdl.advice import override
 from bdl.contrib.language.lora import lora as with_adapters
 from bdl.errors import ConfigError
 from bdl.models.logits import Logits
@@ -36,18 +37,16 @@ def pretrained(name: str | Path, lora: Mapping[str, Any] | None = None, seed: in
         raise ConfigError("model=hf needs the package transformers: pip install 'bdl[lora]'")
     import transformers
 
-    folder = Path(name).expanduser()
+    folder, written = Path(name).expanduser(), override("model.name", str(name))
     if not (folder / "config.json").is_file():
-        raise ConfigError(
-            f"model.name={name} is no folder with a config.json: save_pretrained writes one; bdl downloads none"
-        )
+        raise ConfigError(f"{written} is no folder with a config.json: save_pretrained writes one; bdl downloads none")
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
         builder = getattr(transformers, _builder_of(config.architectures or [], name))
         with torch.random.fork_rng(devices=[]):
             model = builder.from_pretrained(folder, config=config, local_files_only=True, dtype=torch.float32)
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"model.name={name} cannot be loaded: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{written} cannot be loaded: {' '.join(str(error).split())}") from error
     model.config.use_cache = False  # the cache holds keys and values, which nobody reads again
     net = Logits(model, trained=True)
     return net if lora is None else with_adapters(net, seed=seed, **lora)
@@ -60,4 +59,6 @@ def _builder_of(architectures: list[str], name: str | Path) -> str:
             if written.endswith(ending):
                 return builder
     wanted = " or ".join(f"...{ending}" for ending in KINDS)
-    raise ConfigError(f"model.name={name} holds {', '.join(architectures) or 'no model'}: bdl reads {wanted}")
+    raise ConfigError(
+        f"{override('model.name', str(name))} holds {', '.join(architectures) or 'no model'}: bdl reads {wanted}"
+    )

@@ -15,6 +15,7 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
+from bdl.advice import override
 from bdl.data.frame import locate
 from bdl.data.loader import Batching
 from bdl.data.tensors import TensorDataModule
@@ -161,8 +162,8 @@ class TextDataModule(TensorDataModule):
         for split in ("train", "test", *(["val"] if val_fraction else [])):
             if not len(splits[split][1]):
                 raise ConfigError(
-                    f"data.path={path}: the {split} part has {len(parts[split]):,} tokens, and a window of "
-                    f"data.context={context} needs {context + 1}: lower data.context, or take a longer text"
+                    f"{override('data.path', str(path))}: the {split} part has {len(parts[split]):,} tokens, and a "
+                    f"window of data.context={context} needs {context + 1}: lower data.context, or take a longer text"
                 )
         count = len(splits["train"][1])
         size = min(32, count) if batch_size == "auto" else batch_size
@@ -197,18 +198,18 @@ def windows(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
 
 def read_text(path: str | Path) -> str:
     """The text of a file, or of all files `*.txt` of a folder. Raises ConfigError without a file."""
-    place = locate(path)
+    place, name = locate(path), override("data.path", str(path))
     files = sorted(place.rglob("*.txt")) if place.is_dir() else [place]
     if not files:
-        raise ConfigError(f"data.path={path} is a folder without files *.txt: name the file, or rename it")
+        raise ConfigError(f"{name} is a folder without files *.txt: name the file, or rename it")
     try:
         text = "".join(map(_text_of, files))
     except OSError as error:
-        raise ConfigError(f"data.path={path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"data.path={path} is no UTF-8 text ({error.reason}): save it as UTF-8") from error
+        raise ConfigError(f"{name} is no UTF-8 text ({error.reason}): save it as UTF-8") from error
     if not text:
-        raise ConfigError(f"data.path={path} is empty")
+        raise ConfigError(f"{name} is empty")
     return text
 
 
@@ -231,4 +232,5 @@ def _tokenizer_at(path: str | Path) -> TokenizerFile:
     try:
         return TokenizerFile(_text_of(Path(path).expanduser()))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"data.tokens={path} is neither {CHARACTERS!r} nor a tokenizers file: {error}") from error
+        name = override("data.tokens", str(path))
+        raise ConfigError(f"{name} is neither {CHARACTERS!r} nor a tokenizers file: {error}") from error

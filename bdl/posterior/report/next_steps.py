@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from bdl.posterior.judge_law import COLDEST_DIRECTION
-from bdl.posterior.judge_rest import lengths
+from bdl.posterior.judge_rest import is_on_its_way, lengths
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.verdict import Verdict
 
@@ -39,7 +39,7 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
     if judged.outcome in ("more samples", "not at rest"):
         return _longer(judged, m, command, steps)
     if judged.outcome == "broken":
-        return _smaller_steps(m, command)
+        return _longer(judged, m, command, steps) if is_on_its_way(or_nan(m)) else _smaller_steps(m, command)
     return _to_the_posterior(judged, m, command)
 
 
@@ -47,7 +47,8 @@ def _longer(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -
     """A longer run. Its time is on the terminal: a page is the same whenever it is made."""
     if not steps or "budget=" in command:
         return []
-    share = lengths(or_nan(m)) if judged.outcome == "not at rest" else judged.needed / m["samples"]  # NaN where unknown
+    enough = judged.outcome == "more samples"  # where the chains are at rest; NaN: unknown
+    share = judged.needed / m["samples"] if enough else lengths(or_nan(m))
     times = math.ceil(min(MOST_LENGTHS, max(2.0, UNKNOWN if math.isnan(share) else share)))
     key = "trainer.max_steps" if "trainer.max_" in command else "length"
     line = changed(command, f"{key}={int(float(f'{times * steps:.2g}'))}")

@@ -29,6 +29,7 @@ from bdl.posterior.verdict import verdict
 from bdl.posterior.weights import energy_spreads
 
 AVERAGES = {
+    "constant": "a constant",
     "start": "start: deep ensemble",
     "one_sample": "one sample",
     "chain_bma": "one chain's average",
@@ -39,6 +40,8 @@ AVERAGES = {
 }
 CLASS_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "ece": "ECE", "brier": "Brier"}
 TOKEN_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "perplexity": "perplexity", "ece": "ECE"}
+OF_CHAINS = {"acceptance": "acceptance", "ELBO": "elbo", "weight ESS": "weight_ess"}
+OF_CLASSES = ("balanced_accuracy", "auc", "average_precision")
 VALUE_SCORES = {"rmse": "RMSE", "nll": "NLL (nats)", "crps": "CRPS", "coverage_90": "in 90 % interval"}
 _MEASURED = ("kinetic_temperature", "configurational_temperature")  # they scatter from row to row
 _CHAIN = ("noise_ratio", "t_eff", *_MEASURED)
@@ -148,7 +151,8 @@ def shown_score(score: str, value: float) -> str:
         return "–"
     if score.startswith("coverage"):
         return f"{100 * value:.1f} %"
-    return f"{100 * (1 - value):.2f}" if score == "accuracy" else f"{value:.4f}"
+    digits = 4 if value == 0 else max(4, 1 - math.floor(math.log10(abs(value))))
+    return f"{100 * (1 - value):.2f}" if score == "accuracy" else f"{value:.{digits}f}"
 
 
 def _temperatures(posterior: Posterior, trace: TraceColumns | None) -> dict[str, float]:
@@ -284,11 +288,10 @@ def _chain_facts(metrics: Mapping[str, float], class_names: Sequence[str]) -> li
         f"R-hat max {_text(metrics['rhat/max'])}, ESS min {_text(metrics['ess/min'])}",
     ]
     swaps = [v for k, v in metrics.items() if k.startswith("swap_rate/")]
-    optional = {"acceptance": metrics.get("acceptance"), "ELBO": metrics.get("elbo")}
+    optional = {name: metrics.get(key) for name, key in OF_CHAINS.items()}
+    optional |= {name.replace("_", " "): metrics.get(f"test/bma/{name}") for name in OF_CLASSES}
     facts += [f"{name} {_text(value)}" for name, value in optional.items() if value is not None]
     facts += [f"swap rates {', '.join(_text(v) for v in swaps)}"] if swaps else []
-    if "weight_ess" in metrics:
-        facts.append(f"weight ESS {_text(metrics['weight_ess'])}")
     facts += [text] if (text := sentence(metrics, class_names)) else []
     return facts
 

@@ -19,7 +19,7 @@ from bdl.display import count_of, figures
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.heads import SIMPLE, is_worse_than_start
-from bdl.posterior.judgements import Check, Judgement, Numbers, or_nan
+from bdl.posterior.judgements import Check, Judgement, Numbers, nats, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.next_steps import next_steps
 from bdl.posterior.report.numbers import AVERAGES, VALUE_SCORES, Summary, row_label, score_headings, shown_score
@@ -35,7 +35,8 @@ from bdl.posterior.verdict import Verdict, verdict
 IN_CONVERGENCE = ("Monte Carlo error", "Rest", "Chains against each other", "R-hat (largest)", "ESS (smallest)",
                   "ESS of the tails", "Drift of predictions", "Slowest direction")  # fmt: skip
 IN_PREDICTIONS = ("Level of single samples", "Average against a constant", "Average against its start",
-                  "Average against one sample", "Average against one network", "Average against simple models",
+                  "Average against one sample", "Error against a constant",
+                  "Average against one network", "Average against simple models",
                   *(f"Average against {name}" for name in SIMPLE.values()), "Width against residuals",
                   "Calibration error (ECE)", "Calibration of intervals")  # fmt: skip
 SCORE = re.compile(r"(test|train)/[^/]*/[^/]*")  # a metric of the table of scores
@@ -206,9 +207,10 @@ def worse_than_start(m: Numbers) -> str:
     start, average = m["test/start/nll"], m["test/bma/nll"]
     if not is_worse_than_start(m):  # also where one is not known
         return ""
+    own, of_start = nats(average, start)
     return (
-        f"The posterior predicts worse than the ensemble at which its chains began: NLL {average:.3f} against "
-        f"{start:.3f} nats. Predictions of that ensemble are better than these."
+        f"The posterior predicts worse than the ensemble at which its chains began: NLL {own} against {of_start} nats. "
+        "Predictions of that ensemble are better than these."
     )
 
 

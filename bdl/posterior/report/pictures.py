@@ -96,7 +96,7 @@ class ReportData:
     values: Sequence[Values] = ()  # of each target, for predictions of numbers
     curve: Curve | None = None
     text: Sequence[Word] = ()  # the first test tokens
-    classes: Sequence[tuple[str, Sequence[str]]] = ()  # name -> items, recall, precision, IoU and AUC as texts
+    classes: Sequence[tuple[str, Sequence[str]]] = ()  # name -> items, recall, precision, IoU, AUC and AP as texts
     command: str = ""  # the command that makes the run
     convergence: Sequence[ConvergenceRow] = ()
     warnings: Sequence[str] = ()

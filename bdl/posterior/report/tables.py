@@ -22,7 +22,7 @@ def class_rows(evaluation: PosteriorEvaluation, names: Sequence[str]) -> list[tu
     if count > CLASSES_IN_TABLE or evaluation.likelihood.outputs == "labels":
         return []
     named = list(names) if len(names) == count else [str(k) for k in range(count)]
-    parts = [scores.recall, scores.precision, scores.iou, scores.auc]
+    parts = [scores.recall, scores.precision, scores.iou, scores.auc, scores.ap]
     rows = [
         (name, [f"{items:,.0f}", *(shown_share(part[k]) for part in parts)])
         for k, (name, items) in enumerate(zip(named, scores.items.tolist(), strict=True))

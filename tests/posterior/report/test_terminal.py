@@ -46,4 +46,4 @@ def test_optional_facts_are_printed_if_present(capsys):
     extra = {"acceptance": 0.7, "elbo": -12.5, "swap_rate/0": 0.3, "swap_rate/1": 0.2, "weight_ess": 31.0}
     print_summary(CHAIN | extra)
     out = capsys.readouterr().out
-    assert out.splitlines()[-4].endswith("acceptance 0.7; ELBO -12.5; swap rates 0.3, 0.2; weight ESS 31")
+    assert out.splitlines()[-4].endswith("acceptance 0.7; ELBO -12.5; weight ESS 31; swap rates 0.3, 0.2")

@@ -1,0 +1,97 @@
+"""What a run records of its network and its likelihood, compared with what `Posterior.load` is given."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from bdl.errors import BdlWarning
+from bdl.identity import architecture
+from bdl.likelihoods import Likelihood, in_words, likelihood_of
+from bdl.posterior.samples import brief, first_difference
+
+
+def tell_differences(target: Mapping[str, Any], net: nn.Module, given: Likelihood | None, stacklevel: int = 2) -> None:
+    """One BdlWarning for a network or a likelihood that is not that of target.json, where it says which that is."""
+    for difference in filter(None, (of_network(target.get("model"), net), of_likelihood(target.get("loss"), given))):
+        warnings.warn(difference, BdlWarning, stacklevel=stacklevel + 1)
+
+
+def of_network(model: Any, net: nn.Module) -> str | None:
+    """Where the layers of the network differ from those of the run, whose shapes may be the same.
+
+    Layers are compared, and not what holds them: a loop of one's own may have another container around the same layers.
+    """
+    there = _layers_of(model)
+    if there is None or not (difference := first_difference(there, here := _layers(architecture(net)))):
+        return None
+    key = f"{difference[0]}."
+    path = max((path for path in {**there, **here} if key.startswith(f"{path}.")), key=len, default="")
+    layers = there.get(path, {}), here.get(path, {})
+    settings = layers[0].get("type") == layers[1].get("type")
+    was, now = (_in_words(layer, settings) for layer in layers)
+    return f"the run sampled a network with {was} at {path}, and this one has {now}: pass the net of the run"
+
+
+def of_likelihood(loss: Any, given: Likelihood | None) -> str | None:
+    """Whether a likelihood is of another kind than that with which the run was sampled."""
+    recorded = None if given is None else likelihood_of(loss)
+    if given is None or recorded is None or type(recorded.unweighted) is type(given.unweighted):
+        return None
+    return (
+        f"the run was sampled with {in_words(loss)}, and {type(given).__name__} is given: its outputs mean something "
+        "else; leave likelihood= out"
+    )
+
+
+def _layers_of(model: Any) -> dict[str, Any] | None:
+    """The layers that target.json records: as `bdl.sample` does, or as the arguments of a model of bdl; else None.
+
+    A stranger may have written the file. Only a model of bdl is built, from plain values and without memory.
+    """
+    import bdl
+
+    if not isinstance(model, Mapping):
+        return None
+    if "_target_" not in model:
+        plain = all(isinstance(layer, Mapping) and isinstance(layer.get("type"), str) for layer in model.values())
+        return _layers(model) if plain else None
+    kind = getattr(bdl.models, str(model["_target_"]).removeprefix("bdl.models."), None)
+    arguments = {name: value for name, value in model.items() if name != "_target_"}
+    if not (inspect.isclass(kind) and issubclass(kind, nn.Module)) or any(map(_is_nested, arguments.values())):
+        return None
+    try:
+        with torch.device("meta"):
+            return _layers(architecture(kind(**arguments)))
+    except Exception:  # a model of another version of bdl takes other arguments
+        return None
+
+
+def _layers(modules: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the modules by path that hold no others."""
+    return {path: dict(m) for path, m in modules.items() if not any(_holds(path, other) for other in modules)}
+
+
+def _holds(path: str, other: str) -> bool:
+    return other != path and (not path or other.startswith(f"{path}."))
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _in_words(layer: Mapping[str, Any], settings: bool) -> str:
+    """A layer by its type, and by its settings where these are what differs.
+
+    >>> _in_words({"type": "torch.nn.modules.activation.ELU", "alpha": 2.0}, True), _in_words({}, False)
+    ('ELU(alpha=2.0)', 'no layer')
+    """
+    if not layer:
+        return "no layer"
+    values = ", ".join(f"{key}={brief(value)}" for key, value in layer.items() if key != "type") if settings else ""
+    return str(layer["type"]).rpartition(".")[2] + (f"({values})" if values else "")
