@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from bdl.display import count_of
 from bdl.posterior.judge_modes import stuck
 from bdl.posterior.judgements import (
     COUNTED,
@@ -99,9 +100,9 @@ def take_longer(m: Numbers) -> str:
 def duration(seconds: float) -> str:
     """A time, rounded.
 
-    >>> duration(40), duration(700), duration(9000)
-    ('40 seconds', '12 minutes', '2.5 hours')
+    >>> duration(1), duration(700), duration(9000)
+    ('1 second', '12 minutes', '2.5 hours')
     """
     if seconds < 90:
-        return f"{seconds:.0f} seconds"
+        return count_of(round(seconds), "second")
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.2g} hours"

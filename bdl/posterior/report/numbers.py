@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from bdl.display import Progress
+from bdl.display import Progress, count_of, print_whole
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import Calibration, CalibrationRequest, sentence
 from bdl.posterior.class_evaluation import ClassEvaluation
@@ -254,7 +254,7 @@ def print_summary(metrics: Mapping[str, float], seconds: float = math.nan, class
     seconds: of the run.
     """
     console = Console()
-    console.print(_scores_table(metrics))
+    print_whole(_scores_table(metrics))
     console.print("; ".join(_chain_facts(metrics, class_names)), soft_wrap=True, highlight=False)
     judged = verdict({**metrics, "seconds": seconds})
     for text in (*(f"{question} {answer}" for question, answer in judged.answers), judged.line):
@@ -281,7 +281,7 @@ def _chain_facts(metrics: Mapping[str, float], class_names: Sequence[str]) -> li
     measured = [f"T sampled {sampled_temperature(m)}"] if by_direction(m) and m["temperature"] > 0 else []
     heat = f"T_eff {_text(metrics['t_eff'])}, the mean over directions (noise_ratio {_text(metrics['noise_ratio'])})"
     facts = [
-        f"{metrics['samples']:.0f} samples of {metrics['chains']:.0f} chains",
+        f"{count_of(int(metrics['samples']), 'sample')} of {count_of(int(metrics['chains']), 'chain')}",
         f"T {metrics['temperature']:g}, {heat}",
         *measured,
         f"kinetic temperature {_text(metrics['kinetic_temperature'])}",
