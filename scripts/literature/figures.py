@@ -16,6 +16,7 @@ __all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "PALETTE", "PINK", "RED", "SKY", "
 DPI = 130
 STYLE: dict[Any, Any] = {
     **REPORT,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "white"),  # read on dark pages too
     "font.size": 10,
     "axes.titlesize": 10.5,
     "axes.titlelocation": "left",
