@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from bdl.posterior.judge_rest import is_at_rest, take_longer
 from bdl.posterior.judge_weights import TOLERATED_HEAT
-from bdl.posterior.judgements import SURE, Check, Judgement, Numbers, energy_drifts, has_no_temperature
+from bdl.posterior.judgements import SURE, Check, Judgement, Numbers, energy_drifts, has_no_temperature, over
 
 HOTTEST, COLDEST, MEDIAN = (f"temperature/directions/{name}" for name in ("hottest", "coldest", "median"))
 NOISIEST = "temperature/direction/noise"  # the beginning of the names of directions in which batch noise is largest
@@ -166,7 +166,8 @@ def _reached(m: Numbers, title: str, name: str) -> Judgement | None:
     ratio, error, value = _against_temperature(m, name)
     if math.isnan(ratio):
         return None
-    if ratio - 2 * error > TOLERATED_HEAT and not is_at_rest(m):
+    by_batches = over(m["t_eff"], m["temperature"]) > TOLERATED_HEAT  # a slope does not enter T_eff
+    if ratio - 2 * error > TOLERATED_HEAT and not by_batches and not is_at_rest(m):
         slope = "heat of mini-batches and the step, or the slope down which the chains still move"
         return Judgement("not at rest", title, value, f"{ratio:.3g} T is {slope}: {take_longer(m)}")
     if ratio - 2 * error > TOLERATED_HEAT:

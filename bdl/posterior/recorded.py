@@ -40,8 +40,10 @@ def of_network(model: Any, net: nn.Module) -> str | None:
 
 def of_likelihood(loss: Any, given: Likelihood | None) -> str | None:
     """Whether a likelihood is of another kind than that with which the run was sampled."""
-    recorded = None if given is None else likelihood_of(loss)
-    if given is None or recorded is None or type(recorded.unweighted) is type(given.unweighted):
+    recorded = likelihood_of(loss)
+    if not isinstance(given, Likelihood) or not isinstance(recorded, Likelihood):
+        return None
+    if type(recorded.unweighted) is type(given.unweighted):
         return None
     return (
         f"the run was sampled with {in_words(loss)}, and {type(given).__name__} is given: its outputs mean something "

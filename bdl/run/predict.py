@@ -47,7 +47,6 @@ def predict(cfg: DictConfig) -> None:
         print(f"predict: samples of {', '.join(map(str, used))}, from all rows; refit=false leaves them out")
         runs = used
     posterior, _ = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
-    tell_doubt(runs)
     encoding, calibration = read_encoding(runs[0], posterior), calibration_of(runs)
     rows, kind = read_rows(cfg.input, encoding, cfg.id), weights_of(posterior, calibration, cfg.weights)
     predictions = predicted(posterior, encoding, rows, Path(cfg.input).name, calibration, kind)
@@ -57,6 +56,7 @@ def predict(cfg: DictConfig) -> None:
     table = pd.concat([rows[copied], as_texts(predictions)], axis=1)
     table = table if cfg.raw else without_formulas(table)
     write_atomically(output, table.to_csv(index=False).encode())
+    tell_doubt(runs)
     weighted = f", {posterior.stacking.words}" if kind == "stacking" and posterior.stacking else ""
     print(
         f"{count_of(len(table), 'row')}, {count_of(posterior.samples, 'sample')} of "
@@ -124,12 +124,13 @@ def predict_table(
     runs = refitted(folders_of(run)) if refit else folders_of(run)
     calibration = calibration_of(runs)
     posterior, _ = load_runs(runs, trust, device)
-    tell_doubt(runs)
     encoding = read_encoding(runs[0], posterior)
     numbered = rows.set_axis(names, axis=1).reset_index(drop=True)  # messages count its rows
     numbered = encoding.reading.with_gaps(with_numbers(numbered, encoding.inputs.written))
     kind = weights_of(posterior, calibration, weights)
-    return predicted(posterior, encoding, numbered, "the table", calibration, kind).set_index(rows.index)
+    predictions = predicted(posterior, encoding, numbered, "the table", calibration, kind).set_index(rows.index)
+    tell_doubt(runs)
+    return predictions
 
 
 def weights_of(

@@ -70,7 +70,7 @@ def train(cfg: DictConfig) -> float | None:
         print(f"refit: {again.draft.folder} is sampled from all rows; scores are those of {plan.folder}", flush=True)
         carry_out(again, process)
     one, table = HydraConfig.get().mode != RunMode.MULTIRUN, plan.choices["data"] in ("csv", "parquet")
-    if process.is_main and one and table and plan.directory().metrics is not None:
+    if process.is_main and one and table and (plan.folder / METRICS).exists():  # the table itself may be gone by now
         timing, refit = plan.folder / TIMING, plan.refit or cfg.data.all_rows or cfg.get("calibrate") is not None
         seconds = read_seconds(timing) if timing.exists() else None
         print(*after_table(plan.report.command, plan.folder, refit, seconds), sep="\n", flush=True)

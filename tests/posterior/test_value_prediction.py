@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 import bdl
 from bdl.data import TensorSlices
-from bdl.errors import ConfigError, StoreError
+from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.posterior import mixture as mixture_module
 from bdl.posterior import stored_outputs
 from bdl.posterior.metrics import QUANTILE_GRID, shares_below, value_metrics
@@ -467,7 +467,8 @@ def test_one_output_is_no_class_probability(tmp_path):
     toys.trainer(tmp_path, 2, [bdl.CollectSamples(EveryStep(0, 2), tmp_path)]).fit(
         module, bdl.data.TensorBatches(X, VALUES, 10)
     )
-    posterior = bdl.Posterior.load(tmp_path, bdl.models.MLP((3, 4, 1)), likelihood=bdl.CategoricalNLL())
+    with pytest.warns(BdlWarning, match="sampled with GaussianNLL"):
+        posterior = bdl.Posterior.load(tmp_path, bdl.models.MLP((3, 4, 1)), likelihood=bdl.CategoricalNLL())
     with pytest.raises(ConfigError, match="BernoulliNLL"):
         posterior.predict(X)
 

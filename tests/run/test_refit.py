@@ -25,7 +25,9 @@ SMALL = (
 def table(tmp_path_factory) -> Path:
     random = np.random.RandomState(0)
     size = random.randn(50)
-    frame = pd.DataFrame({"size": size, "city": random.choice(["Aachen", "Bonn"], 50), "y": 3 * size + 0.3 * random.randn(50)})
+    frame = pd.DataFrame(
+        {"size": size, "city": random.choice(["Aachen", "Bonn"], 50), "y": 3 * size + 0.3 * random.randn(50)}
+    )
     path = tmp_path_factory.mktemp("table") / "table.csv"
     frame.to_csv(path, index=False)
     return path

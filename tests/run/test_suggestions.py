@@ -68,7 +68,7 @@ def test_what_is_too_long_or_too_deep_is_one_line(script, tmp_path):
     conf.mkdir(parents=True)
     (conf / "deep.yaml").write_text("_target_: bdl.models.MLP\nsizes: " + "[" * 3000 + "]" * 3000)
     for more, told in [
-        ([f"data.path={table}", columns], "data.drop=column_0, column_1, "),
+        ([f"data.path={table}", columns], "data.drop=[column_0,column_1,"),
         ([f"data.path={'x' * 5000}"], "is too long for the name of a file: give a shorter path"),
         (
             [f"data.path={table}", "data.drop=" + "[" * 3000 + "]" * 3000],

@@ -249,7 +249,8 @@ def test_categories_unseen_in_training_are_used_and_counted(script, classes):
     output = classes / "unseen.csv"
     status, _, err = script("predict", f"run={classes / 'run'}", f"input={classes / 'new.csv'}", f"output={output}")
     assert status == 0 and len(pd.read_csv(output)) == 5
-    assert len(err) == 1 and "new.csv: city has categories in 2 of 5 rows that no training row has ('Rome'" in err[0]
+    assert len(err) == 2 and "new.csv: city has categories in 2 of 5 rows that no training row has ('Rome'" in err[0]
+    assert "verdict: not known" in err[1]  # a run of few steps
 
 
 def test_predictions_take_the_place_of_no_pipe(script, classes, tmp_path):
