@@ -75,7 +75,7 @@ def run_of(config: Any, path: Path) -> Run:
             f"{path} was made from images in {config.data.root}, which are needed again: put CIFAR-10 there "
             f"({error.__cause__})"
         ) from error
-    posterior = bdl.Posterior.load(path, instantiate(config.model, _convert_="all"))
+    posterior = bdl.Posterior.opened(path, instantiate(config.model, _convert_="all"))
     x, labels = zip(*datamodule.slices("test"), strict=True)
     history = follow(predictions(posterior, list(x)), torch.cat(labels))
     steps_per_epoch = config.steps / config.trainer.max_epochs if config.steps > 0 else history.steps[-1]
