@@ -31,7 +31,7 @@ PIXELS = {
     10: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     100: ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
-NAMES = {  # of the classes, in the order of their labels
+NAMES = {  # the classes' names, in the order of their labels
     10: """
         airplane automobile bird cat deer dog frog horse ship truck
     """.split(),

@@ -119,8 +119,8 @@ def find_format(values: Series, day_first: bool | None) -> tuple[str, str]:
     return format, zone
 
 
-def _fits(text: str, format: str) -> bool:  # of pandas, this question takes ten times as long
-    try:
+def _fits(text: str, format: str) -> bool:
+    try:  # by the standard library: for one text, pandas takes ten times as long
         return bool(dt.datetime.strptime(text, format))
     except ValueError:
         return False

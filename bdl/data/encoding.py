@@ -25,7 +25,7 @@ from bdl.errors import BdlWarning, ConfigError
 Column = NumberColumn | CategoryColumn | DateColumn
 FAR = 10.0  # standard deviations from the mean, below which no input is called far: a few rows bound nothing
 KINDS: dict[str, type[Column]] = {"number": NumberColumn, "category": CategoryColumn, "date": DateColumn}
-MOST_BYTES = 2**32  # of categories as inputs, of all training rows
+MOST_BYTES = 2**32  # that inputs of categories take, in all training rows
 FEW_ROWS, SMALLER = 5, 100.0  # rows that tell a unit, and how many times smaller their numbers are
 FEW_WORDS = 5  # different words between numbers that a message lists
 NESTED = (list, tuple, dict, set, np.ndarray)

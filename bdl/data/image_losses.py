@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from bdl.disk.files import open_regular
+from bdl.disk.manifest import file_digest
 from bdl.errors import BdlWarning
 
 NOT_READ = (".gif", ".heic", ".heif", ".avif", ".svg", ".jp2", ".tga", ".ico", ".raw", ".psd")
@@ -52,11 +51,10 @@ def warn_of_copies(files: Mapping[str, Sequence[tuple[str, int]]], classes: Sequ
     for split, items in files.items():
         for path, label in items:
             by_size[os.stat(path).st_size].append((split, path, label))
-    by_content: dict[bytes, list[tuple[str, str, int]]] = defaultdict(list)
+    by_content: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
     for alike in by_size.values():
         for item in alike if len(alike) > 1 else ():
-            with open_regular(Path(item[1])) as file:
-                by_content[_checksum(file)].append(item)
+            by_content[file_digest(Path(item[1]))].append(item)
     doubled = [items for items in by_content.values() if len(items) > 1]
     two = [items for items in doubled if len({label for _, _, label in items}) > 1]
     both = [items for items in doubled if {"train", "test"} <= {split for split, _, _ in items}]
@@ -71,10 +69,3 @@ def warn_of_copies(files: Mapping[str, Sequence[tuple[str, int]]], classes: Sequ
                     "nothing about new ones")  # fmt: skip
     if said:
         warnings.warn(f"data.path: {'; '.join(said)}: remove the copies", BdlWarning, 3)
-
-
-def _checksum(file: BinaryIO) -> bytes:
-    checksum = hashlib.sha256()
-    for block in iter(lambda: file.read(2**20), b""):
-        checksum.update(block)
-    return checksum.digest()

@@ -209,7 +209,7 @@ def _files_below(folder: Path, held: dict[str, str]) -> list[str]:
     Warns of links that lead nowhere, pipes and the like, which are left out. Raises ConfigError for a folder that
     cannot be read, and for one of another class, whose images would have two labels.
     """
-    folders, left_out, above = [], [], {str(parent) for parent in Path(os.path.realpath(folder)).parents}
+    folders, above = [], {str(parent) for parent in Path(os.path.realpath(folder)).parents}
     for root, inside, names in os.walk(folder, onerror=_refuse_unread, followlinks=True):
         place = os.path.realpath(root)
         if place in above or held.get(place) == folder.name:  # a link that leads back would multiply the images
@@ -222,10 +222,10 @@ def _files_below(folder: Path, held: dict[str, str]) -> list[str]:
             )
         held[place] = folder.name
         inside[:] = [name for name in inside if name[0] != "."]
-        left_out.append((root, [name for name in names if name[0] != "."]))
-        folders.append((root, [name for name in sorted(names) if name[0] != "." and name.lower().endswith(EXTENSIONS)]))
-    warn_of_other_formats(os.path.join(root, name) for root, names in left_out for name in names)
-    every = [os.path.join(root, name) for root, names in sorted(folders) for name in names]
+        folders.append((root, sorted(name for name in names if name[0] != ".")))
+    visible = [os.path.join(root, name) for root, names in sorted(folders) for name in names]
+    warn_of_other_formats(visible)
+    every = [path for path in visible if path.lower().endswith(EXTENSIONS)]
     files, no_files = ([path for path in every if _ends(path) is kept] for kept in (True, False))
     if no_files:
         line = f"{len(no_files)} that are named as images are no files or lead nowhere ({no_files[0]} is the first):"

@@ -15,7 +15,7 @@ from bdl.data.kinds import Refused
 from bdl.data.values import Frame, Series, as_numbers, as_texts
 from bdl.errors import BdlWarning
 
-USUAL = re.compile(r"9+|[1-9]*(77|88|99)|9+\.0|999\.25|98|97")  # codes of questionnaires and instruments, without sign
+USUAL = re.compile(r"9+|[1-9]*(77|88|99)|999\.25|98|97")  # codes of questionnaires and instruments, without sign
 LEAST, SHARE, MANY = 3, 0.005, 20  # rows with a code: so many, and this share of all or so many
 LEVELS = 10  # different values, below which others are levels and not a spread
 APART = 5.0  # ranges of the levels between them and a code
@@ -68,7 +68,7 @@ def _codes_of_dates(values: Series, day_first: bool | None, words: list[str]) ->
         return None
     try:
         dates = parse(values, *find_format(values, day_first))
-    except Refused:  # which is said later
+    except Refused:  # the encoding of the column says why
         return None
     days = days_of(dates)
     codes = missing_codes(days.dropna().to_numpy(np.float64))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bdl.errors import BdlWarning
 
-hash_rows: Any = pandas.util.hash_pandas_object  # which type checkers do not find
+hash_rows: Any = pandas.util.hash_pandas_object  # type checkers do not find it
 
 
 def warn_of_repeated(splits: Mapping[str, tuple[Tensor, Tensor]], place: str) -> None:

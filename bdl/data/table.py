@@ -92,7 +92,7 @@ class TableDataModule(TensorDataModule):
         names = columns.inputs(rows["train"].columns, split)
         numbers = [name for name in (*columns.targets, *names) if name not in columns.categorical]
         warn_of_codes(frames["train"], numbers, reading.missing, place, reading.day_first)
-        del frames  # whose columns are let go one by one
+        del frames  # the tables' columns are let go one by one
         warn_of_groups(rows, columns, split, place)
         warn_of_copies(rows["train"], columns.targets, names, place)
         self.name, self.held_out = place, split.words(rows, place, reading.day_first)

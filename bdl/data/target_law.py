@@ -18,8 +18,8 @@ NORMAL, HURDLE, LOG_NORMAL, GAMMA = (
     f"bdl.{name}" for name in ("HeteroscedasticNLL", "HurdleNLL", "LogNormalNLL", "GammaNLL")
 )
 NAMES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA}
-SHARE = 0.1  # of the rows on one value, above which it has a mass; see scripts/results/tables/repeated.md
-TIMES = 5.0  # as often as the most frequent of the other values, which tells how many ties rounding makes
+SHARE = 0.1  # a value on a larger share of the rows has a mass; see scripts/results/tables/repeated.md
+TIMES = 5.0  # it is so many times as frequent as any other value: rounding makes ties everywhere
 LEAST = 10  # rows on a value that has a mass, rows elsewhere, and different values there
 POINTS = 3  # values with a mass, at most
 FEW = 20  # different values, up to which a target has levels and no density

@@ -100,7 +100,7 @@ def target_from_plain(fields: Mapping[str, Any]) -> Target:
         return NumberTargets(tuple(NumberTarget(**part) for part in fields["parts"]))
     if fields["task"] == "classification":
         return ClassTarget(fields["name"], tuple(fields["labels"]))
-    return NumberTarget(**{name: value for name, value in fields.items() if name != "step"})  # which version 3 has
+    return NumberTarget(**{name: value for name, value in fields.items() if name != "step"})  # version 3 has a step
 
 
 def learn_target(

@@ -1,7 +1,7 @@
 """Ten methods at their own defaults, each from rows to what it says of test rows.
 
-Words have become columns of zeros and ones for all of them. Targets are standardised for all but bdl, which does that
-itself; Gaussian processes, linear models and networks get standardised inputs as well.
+Words have become columns of zeros and ones for all of them. Inputs, and targets that are numbers, are standardised for
+all but bdl, which does that itself.
 """
 
 from __future__ import annotations
@@ -36,15 +36,10 @@ def standardised(fold: Fold) -> Fold:
     """Inputs, and y where it has numbers, of mean 0 and std 1 on the training rows."""
     std = fold.x.std(0)
     x, x_test = ((part - fold.x.mean(0)) / np.where(std > 0, std, 1) for part in (fold.x, fold.x_test))
-    fold = scaled_y(fold)
-    return Fold(x, fold.y, x_test, fold.y_test, fold.classes)
-
-
-def scaled_y(fold: Fold) -> Fold:
     if fold.classes:
-        return fold
-    mean, std = fold.y.mean(), fold.y.std()
-    return Fold(fold.x, (fold.y - mean) / std, fold.x_test, (fold.y_test - mean) / std, 0)
+        return Fold(x, fold.y, x_test, fold.y_test, fold.classes)
+    y, y_test = ((part - fold.y.mean()) / fold.y.std() for part in (fold.y, fold.y_test))
+    return Fold(x, y, x_test, y_test, 0)
 
 
 def normal(mean: np.ndarray, std: np.ndarray, fold: Fold) -> Law:

@@ -132,8 +132,7 @@ def test_dates_that_parquet_stores_are_dates(tmp_path):
 def test_times_are_read_as_people_write_them(way):
     texts = TIMES.dt.strftime(way).rename("when")
     assert holds_dates(texts) and find_format(texts, None)[0] == way
-    (hours,) = {tuple(parse(texts, way, "").dt.hour)}
-    assert hours == tuple(TIMES.dt.hour)
+    assert parse(texts, way, "").dt.hour.tolist() == TIMES.dt.hour.tolist()
 
 
 @pytest.mark.parametrize("years, told", [((50, 89), True), ((36, 99), True), ((1, 24), False), ((69, 99), False)])

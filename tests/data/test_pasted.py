@@ -21,12 +21,8 @@ ROWS, ODD = 60, "price ($)"
 SOURCES = sorted(Path(bdl.__file__).parent.rglob("*.py"))
 WRITTEN = re.compile(r"data\.(\w+)=\[?\{+(\w+)")
 CHOICES = ("task", "fold", "batch_size", "max_levels", "context", "day_first")  # numbers, and words that bdl chooses
-FILLED = (
-    "columns",
-    "words",
-    "sign",
-    "guess",
-)  # what `of_each` fills in, and names that bdl has for signs and encodings
+# What `of_each` fills in, and names that bdl has for signs and encodings
+FILLED = ("columns", "words", "sign", "guess")
 RNG = np.random.default_rng(0)
 PLAIN = pd.DataFrame({"a": RNG.normal(size=ROWS), "y": RNG.normal(size=ROWS)})
 WORDS = np.where(np.arange(ROWS) % 9 == 4, "k.A.", PLAIN.a.astype(str))
