@@ -43,9 +43,9 @@ def is_copy(values: Series, target: Series) -> bool:
     >>> is_copy(pd.Series(["no", "yes"] * 3), pd.Series([0, 1] * 3)), is_copy(pd.Series([1, 2, 3, 1]), y)
     (True, False)
     """
-    numeric = all(pd.api.types.is_numeric_dtype(each) for each in (values, target))
     if values.isna().any():
         return False
+    numeric = all(pd.api.types.is_numeric_dtype(each) for each in (values, target))
     if numeric and not pd.api.types.is_bool_dtype(target) and target.nunique() > 2:
         x, y = (each.to_numpy(np.float64) for each in (values, target))
         order = np.argsort(y, kind="stable")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection
 from typing import Any, Literal, TypeAlias
@@ -99,11 +100,11 @@ def as_texts(values: Series) -> Series:
     >>> as_texts(pd.Series(["01", "2.50", " A1", "TRUE"])).tolist()
     ['1', '2.5', 'A1', 'True']
     """
-    return values.astype(object).map(_as_text, na_action="ignore")
+    return values.astype(object).map(lambda value: _in_one_way(str(value).strip()), na_action="ignore")
 
 
-def _as_text(value: Any) -> str:
-    text = str(value).strip()
+@functools.lru_cache(2**12)  # a category stands in many rows
+def _in_one_way(text: str) -> str:
     if WHOLE.fullmatch(text):
         return str(int(text))
     if NUMBER.fullmatch(text):

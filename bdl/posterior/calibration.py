@@ -163,10 +163,9 @@ def conformal_threshold(scores: Tensor, level: float, groups: Tensor | None = No
 
     Raises ConfigError for a level out of range, and for too few groups for it.
     """
-    if not 0 < level < 1:
-        raise ConfigError(f"the level of a conformal set is a probability between 0 and 1, got {level}")
+    least = conformal_least(level)
     codes = torch.arange(len(scores)) if groups is None else groups.unique(return_inverse=True)[1].cpu()
-    count, least = len(codes.unique()), conformal_least(level)
+    count = len(codes.unique())
     if count < least:
         units = "items" if groups is None else "groups of items"
         raise ConfigError(f"{count} validation {units} are too few for level {level}: at least {least} are needed")
@@ -177,7 +176,12 @@ def conformal_threshold(scores: Tensor, level: float, groups: Tensor | None = No
 
 
 def conformal_least(level: float) -> int:
-    """The fewest items, or groups of items, on which a level can be promised: K >= level (K + 1)."""
+    """The fewest items, or groups of items, on which a level can be promised: K >= level (K + 1).
+
+    Raises ConfigError for a level out of range.
+    """
+    if not 0 < level < 1:
+        raise ConfigError(f"the level of a conformal set is a probability between 0 and 1, got {level}")
     return math.ceil(level / (1 - level) - SET_ROUNDING)
 
 

@@ -104,6 +104,7 @@ def test_every_target_has_its_own_margin():
         (lambda p, v: ConformalSets.fit(p, torch.zeros(8).long(), 0.9), "8 validation items.* at least 9 are needed"),
         (lambda p, v: ConformalIntervals.fit(v, torch.zeros(8), 0.95), "at least 19 are needed"),
         (lambda p, v: ConformalSets.fit(p, torch.zeros(8).long(), 1.0), "between 0 and 1, got 1.0"),
+        (lambda p, v: ConformalSets.fit(p, torch.zeros(8).long(), 1.0, by_class=True), "between 0 and 1, got 1.0"),
         (lambda p, v: ConformalSets.fit(p, torch.zeros(7)), r"shape \(7,\) does not fit a prediction of 8 items"),
         (lambda p, v: TemperatureScaling.fit(p, torch.zeros(7)), "prediction of 8 items"),
         (lambda p, v: ConformalSets.fit(p, torch.full((8,), 2)), "none of the 2 classes; the first is 2 in row 0"),
