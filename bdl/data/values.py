@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Collection
 from typing import Any, Literal, TypeAlias
@@ -100,11 +99,15 @@ def as_texts(values: Series) -> Series:
     >>> as_texts(pd.Series(["01", "2.50", " A1", "TRUE"])).tolist()
     ['1', '2.5', 'A1', 'True']
     """
-    return values.astype(object).map(lambda value: _in_one_way(str(value).strip()), na_action="ignore")
+    if values.empty or pd.api.types.infer_dtype(values) != "string":
+        return values.astype(object).map(_as_text, na_action="ignore")
+    codes, distinct = pd.factorize(values)  # a category stands in many rows, and is written once
+    texts = pd.Series([*map(_as_text, distinct), np.nan])
+    return texts.iloc[codes].set_axis(values.index).rename(values.name)  # a gap has the code -1
 
 
-@functools.lru_cache(2**12)  # a category stands in many rows
-def _in_one_way(text: str) -> str:
+def _as_text(value: Any) -> str:
+    text = str(value).strip()
     if WHOLE.fullmatch(text):
         return str(int(text))
     if NUMBER.fullmatch(text):
