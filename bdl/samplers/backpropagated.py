@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,10 +15,12 @@ from bdl.errors import BdlWarning
 FAR = 1e-3  # share of the loss by which two sums over a batch may differ, half precision included
 
 
-def call(closure: Callable[[], Any], compares: bool) -> Any:
-    """What the closure returns. compares: with what it back-propagates."""
-    watch = Backpropagated()
-    with torch.enable_grad(), watch if compares else nullcontext():
+def call_compared(closure: Callable[[], Any]) -> Any:
+    """What the closure returns, compared with what it back-propagates.
+
+    Only called where nothing was compiled: a network that runs inside of the mode would be compiled for it alone.
+    """
+    with Backpropagated() as watch:
         loss = closure()
     if loss is not None:
         watch.compare(torch.as_tensor(loss))
