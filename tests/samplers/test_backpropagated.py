@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import pytest
@@ -14,7 +15,8 @@ from bdl.errors import BdlWarning
 
 @pytest.fixture(autouse=True)
 def nothing_was_compiled(monkeypatch):
-    monkeypatch.setattr("torch._dynamo.eval_frame.cached_backends", {})
+    if "torch._dynamo.eval_frame" in sys.modules:  # which is slow to import
+        monkeypatch.setattr("torch._dynamo.eval_frame.cached_backends", {})
 
 
 def scaled(loss):
