@@ -11,15 +11,27 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from bdl.errors import BdlWarning
+from bdl.torch_private import compiles
 
 FAR = 1e-3  # share of the loss by which two sums over a batch may differ, half precision included
 
 
-def call_compared(closure: Callable[[], Any]) -> Any:
-    """What the closure returns, compared with what it back-propagates.
+class Closures:
+    """Calls closures, and compares what the first one returns with what it back-propagates.
 
-    Only called where nothing was compiled: a network that runs inside of the mode would be compiled for it alone.
+    It is not compared after a call of `torch.compile`: a network that runs inside of the mode would be compiled twice.
     """
+
+    compared = False
+
+    def call(self, closure: Callable[[], Any], compares: bool) -> Any:
+        """What the closure returns. compares: False where its gradient need not be that of the loss."""
+        compares, self.compared = compares and not self.compared and not compiles(), True
+        with torch.enable_grad():
+            return _compared(closure) if compares else closure()
+
+
+def _compared(closure: Callable[[], Any]) -> Any:
     with Backpropagated() as watch:
         loss = closure()
     if loss is not None:
@@ -58,5 +70,5 @@ class Backpropagated(TorchFunctionMode):
                 "follows the gradients, so that its temperature is another one, and its energies are not those of its "
                 "distribution; back-propagate the loss that you return, once and unscaled",
                 BdlWarning,
-                stacklevel=9,
+                stacklevel=10,
             )

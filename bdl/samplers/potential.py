@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bdl.devices import widest
 from bdl.errors import ConfigError, DivergedError
-from bdl.samplers.backpropagated import call_compared
+from bdl.samplers.backpropagated import Closures
 from bdl.samplers.batch_sizes import BatchSizes
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
@@ -23,7 +23,6 @@ from bdl.samplers.idle import IdleParameters
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.learned import restore
 from bdl.samplers.resume import Saved
-from bdl.torch_private import compiles
 
 Closure = Callable[[], Tensor]
 # Runs the kernels of a function, (work, key, reads) -> its result: see `bdl.engine.graphs.Graphs.run`
@@ -78,7 +77,7 @@ class Potential(Saved):
         self.energy: Tensor | None = None
         self.idle = IdleParameters(chain)
         self.sizes = BatchSizes(num_data, chain.dynamics)
-        self._compared = False  # whether a closure has been called, the first of which is compared with its gradients
+        self.closures = Closures()
         self.energy_watch = EnergyWatch(num_data)
         self.reset()
         if not prior.needs_start:
@@ -100,9 +99,7 @@ class Potential(Saved):
         """() or (C,) the loss that the closure returns, of a batch or of all the data; it has back-propagated it."""
         loss: Any = None
         if closure is not None:
-            compares, self._compared = not self._compared and self.chain.host.items is None, True
-            with torch.enable_grad():
-                loss = call_compared(closure) if compares and not compiles() else closure()
+            loss = self.closures.call(closure, compares=self.chain.host.items is None)
         if loss is not None:
             loss = torch.as_tensor(loss)
             self.chain.watches_gradients = loss.requires_grad
