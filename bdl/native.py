@@ -121,6 +121,7 @@ def _compile(source: Path, compiler: str, folder: Path, name: str) -> ctypes.CDL
             ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
             if ran.returncode == 0:
                 path = folder / f"{name}-{_digest(made)}.so"
+                made.chmod(0o700)  # whatever the umask: `_cached` takes no file that others may write to
                 os.replace(made, path)  # atomic, so that two processes may build at once
                 return ctypes.CDLL(str(path))
             error = error or ran.stderr  # the first form is right on most machines

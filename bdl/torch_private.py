@@ -1,12 +1,13 @@
 """What bdl reads of torch's private names, each in one place.
 
 A torch that lacks one of the names is served by a slower way: tensors are copied one by one, a module counts as one
-that somebody watches, compiled code runs evaluations too, no network takes outputs that another one has computed, and
-nobody notices that losses are means over different numbers of items.
+that somebody watches, compiled code runs evaluations too, no network takes outputs that another one has computed,
+nobody notices that losses are means over different numbers of items, and what is compiled may be compiled twice.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -80,6 +81,12 @@ def reduced_shape(loss: Tensor) -> tuple[int, ...]:
             return shape
         node = node.next_functions[0][0] if node is not None and node.next_functions else None
     return ()
+
+
+def compiles() -> bool:
+    """Whether `torch.compile` has been called, for whatever function."""
+    backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {})
+    return any(backend is not None for backend in backends.values())
 
 
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:

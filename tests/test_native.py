@@ -30,8 +30,13 @@ def fresh(tmp_path, monkeypatch):
     native._compiler.cache_clear()
 
 
-def test_the_code_is_built_once(fresh, monkeypatch):
-    assert native.load(SOURCE, required=True)
+@pytest.mark.parametrize("mask", [0o022, 0o002], ids=["", "users whose files their group may write"])
+def test_the_code_is_built_once(fresh, monkeypatch, mask):
+    before = os.umask(mask)
+    try:
+        assert native.load(SOURCE, required=True)
+    finally:
+        os.umask(before)
     (made,) = fresh.iterdir()
     monkeypatch.setattr(native, "_outcome", {})
     monkeypatch.setattr(native, "_compile", lambda *args: pytest.fail("compiled again"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -67,12 +68,12 @@ class Owner:
     @classmethod
     def this_process(cls) -> Self:
         started = start_of(os.getpid()) or ""
-        return cls(platform.node(), pid_namespace(), os.getpid(), started, _machine(), *_job())
+        return cls(platform.node(), _namespace(), os.getpid(), started, _machine(), *_job())
 
     @property
     def is_of_this_host(self) -> bool:
         """Whether its process would be seen from here."""
-        here = (self.host, self.namespace) == (platform.node(), pid_namespace())
+        here = (self.host, self.namespace) == (platform.node(), _namespace())
         return here and self.machine in ("", _machine())
 
     def is_dead(self) -> bool:
@@ -181,6 +182,11 @@ def _break(lock: Path) -> None:
             os.unlink(lock)
 
 
+def seen_from_here() -> str:
+    """A short name for where this process is: the machine and the namespace in which its number means something."""
+    return hashlib.sha256("\n".join((platform.node(), _machine(), _namespace())).encode()).hexdigest()[:8]
+
+
 def _machine() -> str:
     """The number that the machine's system was given when it was installed; empty where it is not known."""
     with contextlib.suppress(OSError):
@@ -195,7 +201,7 @@ def _job() -> tuple[str, int]:
     return (f"{cluster}/{job}", int(restarts) if restarts.isdecimal() else 0) if job else ("", 0)
 
 
-def pid_namespace() -> str:
+def _namespace() -> str:
     with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
     return ""

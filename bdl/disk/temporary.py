@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
-import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bdl.disk.owner import is_alive, pid_namespace
-
-OURS = "bdl-"
-UNNAMED = re.compile(r"pymp-\w+|bdl-(law-)?\w{8}")  # of `multiprocessing`, and of bdl before 0.4: no process is named
+from bdl.disk.owner import is_alive, seen_from_here
 
 
 @contextlib.contextmanager
@@ -26,32 +21,20 @@ def own_folder(inside: Path | None = None) -> Iterator[Path]:
     """
     parent = Path(tempfile.gettempdir()) if inside is None else inside
     sweep_temporary(parent)
-    with tempfile.TemporaryDirectory(prefix=f"{_of_this_host()}{os.getpid()}-", dir=parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{_prefix()}{os.getpid()}-", dir=parent) as folder:
         yield Path(folder)
 
 
 def sweep_temporary(parent: Path | None = None) -> None:
-    """Remove the temporary folders of this user's dead processes on this machine. Nothing else is touched."""
-    parent = Path(tempfile.gettempdir()) if parent is None else parent
-    found = [*parent.glob(f"{OURS}*"), *parent.glob("pymp-*")]
-    mine = [path for path in found if _is_own_folder(path)]
-    since = oldest_python() if any(UNNAMED.fullmatch(path.name) for path in mine) else None
-    for path in mine:
-        if _is_left(path, since):
-            shutil.rmtree(path, ignore_errors=True)
+    """Remove the folders that `own_folder` has made for processes of this user which are dead. Nothing else is touched.
 
-
-def _is_left(path: Path, since: float | None) -> bool:
-    """Is the process that made the folder gone for sure?
-
-    since: when the oldest Python of this user began. It cannot have made a folder that nobody has changed since before.
+    Processes of another machine or container, which are not seen from here, count as alive.
     """
-    if path.name.startswith(here := _of_this_host()):
-        pid = path.name.removeprefix(here).partition("-")[0]
-        return pid.isdecimal() and not is_alive(int(pid))
-    with contextlib.suppress(OSError):
-        return since is not None and bool(UNNAMED.fullmatch(path.name)) and path.lstat().st_mtime < since
-    return False
+    parent, prefix = Path(tempfile.gettempdir()) if parent is None else parent, _prefix()
+    for path in parent.glob(f"{prefix}*"):
+        pid = path.name.removeprefix(prefix).partition("-")[0]
+        if pid.isdecimal() and not is_alive(int(pid)) and _is_own_folder(path):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_own_folder(path: Path) -> bool:
@@ -61,27 +44,6 @@ def _is_own_folder(path: Path) -> bool:
     return False
 
 
-def _of_this_host() -> str:
+def _prefix() -> str:
     """How the names of folders begin whose process would be seen from here."""
-    return f"{OURS}{platform.node()}-{''.join(filter(str.isdecimal, pid_namespace()))}-"
-
-
-def oldest_python() -> float | None:
-    """When this user's oldest process of Python began, in seconds since 1970; None where that is not known."""
-    try:
-        lines = Path("/proc/stat").read_text().splitlines()
-        boot = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
-        began = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if process.stat().st_uid == os.getuid() and b"python" in _words(process):
-                    ticks = int((process / "stat").read_text().rpartition(")")[2].split()[19])
-                    began.append(boot + ticks / os.sysconf("SC_CLK_TCK"))
-        return min(began, default=None)
-    except (OSError, StopIteration):
-        return None
-
-
-def _words(process: Path) -> bytes:
-    """The command of a process and the file that it runs."""
-    return (process / "cmdline").read_bytes() + os.readlink(process / "exe").encode()
+    return f"bdl-{seen_from_here()}-"

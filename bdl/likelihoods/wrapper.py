@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor
 from torch.distributions import Distribution
 
 from bdl.likelihoods.base import Likelihood, Outputs
 
 
-class Wrapper(Likelihood):
+class Wrapper(Likelihood, ABC):
     """A likelihood with the law of the likelihood `inside` it. A new wrapper states `inside` and the loss."""
 
     @property
+    @abstractmethod
     def inside(self) -> Likelihood:
-        raise NotImplementedError
+        """The likelihood that is wrapped."""
 
     @property
     def outputs(self) -> Outputs:

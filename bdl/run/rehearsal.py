@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from bdl.disk.temporary import own_folder
 from bdl.lightning.host import in_order, loss_of, sampled_net
 from bdl.likelihoods import Likelihood
 from bdl.posterior.predict import Posterior
@@ -30,7 +30,7 @@ def rehearse(
     """
     modes = [(each, each.training) for each in module.modules()]
     net = sampled_net(module, None)
-    with tempfile.TemporaryDirectory(prefix="bdl-") as folder, torch.random.fork_rng(devices=[]):
+    with own_folder() as folder, torch.random.fork_rng(devices=[]):
         now = sampler.snapshot(full_energy=False, freeze_weighting=False)
         frozen = FrozenPart(net, sampler, None)
         tensors = stacked_tensors(net, sampler.chains, frozen.tensors)

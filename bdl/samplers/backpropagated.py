@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,14 +11,28 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from bdl.errors import BdlWarning
+from bdl.torch_private import compiles
 
 FAR = 1e-3  # share of the loss by which two sums over a batch may differ, half precision included
 
 
-def call(closure: Callable[[], Any], compares: bool) -> Any:
-    """What the closure returns. compares: with what it back-propagates."""
-    watch = Backpropagated()
-    with torch.enable_grad(), watch if compares else nullcontext():
+class Closures:
+    """Calls closures, and compares what the first one returns with what it back-propagates.
+
+    It is not compared after a call of `torch.compile`: a network that runs inside of the mode would be compiled twice.
+    """
+
+    compared = False
+
+    def call(self, closure: Callable[[], Any], compares: bool) -> Any:
+        """What the closure returns. compares: False where its gradient need not be that of the loss."""
+        compares, self.compared = compares and not self.compared and not compiles(), True
+        with torch.enable_grad():
+            return _compared(closure) if compares else closure()
+
+
+def _compared(closure: Callable[[], Any]) -> Any:
+    with Backpropagated() as watch:
         loss = closure()
     if loss is not None:
         watch.compare(torch.as_tensor(loss))
@@ -57,5 +70,5 @@ class Backpropagated(TorchFunctionMode):
                 "follows the gradients, so that its temperature is another one, and its energies are not those of its "
                 "distribution; back-propagate the loss that you return, once and unscaled",
                 BdlWarning,
-                stacklevel=9,
+                stacklevel=10,
             )

@@ -45,6 +45,7 @@ class BatchSizes(Saved):
         self._told = False  # whether the size of the present batch is known
         self.watches = False  # whether to `watch` the losses
         self._shape: tuple[int, ...] | None = None  # of what the first loss of unknown size was a mean over
+        self._left = 0  # losses of two passes or more that are still to be watched
 
     def see(self, items: int | None, ranks: int = 1) -> None:
         """Before a step: how many items its batch holds on all ranks; None where nobody tells.
@@ -78,18 +79,25 @@ class BatchSizes(Saved):
         return loss if weight == 1 or m is None else weighted + (1 - weight) * m
 
     def watch(self, loss: Tensor) -> None:
-        """Warn once where the losses of batches whose size nobody tells are means over different numbers of items."""
+        """Warn once where the losses of batches whose size nobody tells are means over different numbers of items.
+
+        It looks at the batches of the first passes.
+        """
         if self._shape == ():
             return
         shape = reduced_shape(loss)
         if self._shape is None or shape == ():
             self._shape = shape
+            self._left = 2 * self.num_data // min((n for n in shape if n > 1), default=1)
         elif shape != self._shape:
             line = (
                 f"the batches differ in size: one loss is a mean over {self._shape}, another over {shape}, so that the "
                 "items of a short batch count more than others; tell the sizes by sampler.step(closure, items=len(x))"
             )
             warnings.warn(line, BdlWarning, stacklevel=8)
+            self._shape = ()
+        self._left -= 1
+        if self._left < 0:  # to look costs some microseconds a step
             self._shape = ()
 
     def refuse_unequal(self, reason: str) -> None:

@@ -38,7 +38,7 @@ def alike(items: int, device: torch.device, group: dist.ProcessGroup) -> int:
     """
     ends = torch.tensor([items, -items], device=device)
     dist.all_reduce(ends, dist.ReduceOp.MIN, group=group)
-    least, most = int(ends[0]), -int(ends[1])
+    least, most = (abs(end) for end in ends.tolist())  # one device sync
     if least != most:
         raise ConfigError(
             f"the batches of one step hold {least} items on one rank and {most} on another, so that those of the "

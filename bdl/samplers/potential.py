@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bdl.devices import widest
 from bdl.errors import ConfigError, DivergedError
-from bdl.samplers.backpropagated import call
+from bdl.samplers.backpropagated import Closures
 from bdl.samplers.batch_sizes import BatchSizes
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
@@ -77,6 +77,7 @@ class Potential(Saved):
         self.energy: Tensor | None = None
         self.idle = IdleParameters(chain)
         self.sizes = BatchSizes(num_data, chain.dynamics)
+        self.closures = Closures()
         self.energy_watch = EnergyWatch(num_data)
         self.reset()
         if not prior.needs_start:
@@ -98,7 +99,7 @@ class Potential(Saved):
         """() or (C,) the loss that the closure returns, of a batch or of all the data; it has back-propagated it."""
         loss: Any = None
         if closure is not None:
-            loss = call(closure, compares=self.chain.steps == 0 and self.chain.host.items is None)
+            loss = self.closures.call(closure, compares=self.chain.host.items is None)
         if loss is not None:
             loss = torch.as_tensor(loss)
             self.chain.watches_gradients = loss.requires_grad

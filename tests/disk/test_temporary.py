@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -34,44 +33,35 @@ def test_a_folder_of_a_killed_process_is_removed_at_the_next_start(place):
     assert not folder.exists()
 
 
-def test_only_own_folders_that_nobody_uses_are_removed(place, monkeypatch):
-    ours = temporary._of_this_host()
+def test_only_own_folders_whose_process_is_dead_are_removed(place, monkeypatch):
+    ours = temporary._prefix()
     stays = [
         place / f"{ours}{os.getpid()}-abcdefgh",  # lives
-        place / f"bdl-elsewhere-4026531836-{DEAD}-abcdefgh",  # another machine's
+        place / f"bdl-00000000-{DEAD}-abcdefgh",  # another machine's
         place / "bdl-notes",  # a user's
-        place / "pymp-now_used",  # made after the oldest Python began
+        place / "pymp-old_1234",  # of any program that uses multiprocessing, which may live in another container
+        place / "bdl-old_1234",  # names no process
     ]
-    goes = [
-        place / f"{ours}{DEAD}-abcdefgh",
-        place / "pymp-old_1234",
-        place / "bdl-old_1234",
-        place / "bdl-law-old_1234",
-    ]
-    for path in (*stays, *goes):
+    dead = place / f"{ours}{DEAD}-abcdefgh"
+    for path in (*stays, dead):
         path.mkdir()
+        os.utime(path, (1e9, 1e9))
     linked = place / f"{ours}{DEAD}-linked__"
     linked.symlink_to(stays[2])
-    for path in goes:
-        os.utime(path, (1e9, 1e9))
     sweep_temporary()
-    assert [path for path in goes if path.exists()] == []
-    assert all(path.exists() for path in (*stays, linked))
-    others = place / f"{ours}{DEAD}-another_"
-    others.mkdir()
+    assert not dead.exists() and all(path.exists() for path in (*stays, linked))
+    dead.mkdir()
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
     sweep_temporary()
-    assert others.exists()
+    assert dead.exists()
 
 
-def test_without_proc_a_folder_that_names_no_process_stays(place, monkeypatch):
-    (old := place / "pymp-old_1234").mkdir()
-    os.utime(old, (1e9, 1e9))
-    monkeypatch.setattr(temporary, "oldest_python", lambda: None)
+@pytest.mark.parametrize("what", ["platform.node", "bdl.disk.owner._machine", "bdl.disk.owner._namespace"])
+def test_machines_and_containers_that_share_a_folder_sweep_their_own(place, monkeypatch, what):
+    (dead := place / f"{temporary._prefix()}{DEAD}-abcdefgh").mkdir()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(what, lambda: "another")
+        sweep_temporary()
+        assert dead.exists()
     sweep_temporary()
-    assert old.exists()
-
-
-def test_the_oldest_python_is_not_younger_than_this_one():
-    since = temporary.oldest_python()
-    assert since is not None and 0 < since <= time.time()
+    assert not dead.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import pytest
@@ -10,6 +11,12 @@ from torch import nn
 
 import bdl
 from bdl.errors import BdlWarning
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_compiled(monkeypatch):
+    if "torch._dynamo.eval_frame" in sys.modules:  # which is slow to import
+        monkeypatch.setattr("torch._dynamo.eval_frame.cached_backends", {})
 
 
 def scaled(loss):
@@ -48,6 +55,7 @@ def steps(back, chains=None):
             return loss
 
         sampler.step(closure)
+    return sampler.steps
 
 
 @pytest.mark.parametrize("chains", [None, 2])
@@ -63,4 +71,36 @@ def test_a_gradient_that_is_not_the_loss_s_is_told_once(back, chains):
 def test_other_ways_to_the_same_gradient_pass(back, chains):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        steps(back, chains)
+        assert steps(back, chains) == 3
+
+
+def test_a_kernel_that_calls_the_closure_often_tells_it_once():
+    net, x = nn.Linear(3, 1), torch.randn(40, 3)
+    sampler = bdl.Sampler(net.named_parameters(), bdl.HMC(5), num_data=40, lr=0.01)
+
+    def closure():
+        sampler.zero_grad()
+        loss = net(x).square().mean()
+        scaled(loss)
+        return loss
+
+    with pytest.warns(BdlWarning, match="once and unscaled") as said:
+        sampler.step(closure)
+    assert len(said) == 1
+
+
+def test_a_compiled_network_is_compiled_once():
+    """What runs in another function mode than before is compiled again."""
+    net, x, graphs = nn.Linear(3, 1), torch.randn(40, 3), []
+    fast = torch.compile(net, backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    sampler = bdl.Sampler(net.named_parameters(), bdl.SGHMC(), num_data=40, lr=0.01)
+
+    def closure():
+        sampler.zero_grad()
+        loss = fast(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        sampler.step(closure)
+    assert len(graphs) == 1

@@ -11,6 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
 from bdl.errors import BdlWarning, ConfigError
+from bdl.samplers import batch_sizes
+from bdl.torch_private import reduced_shape
 
 SGLD, NORMAL = bdl.SGLD(), bdl.GaussianNLL(1.0)
 LR = 1e-9  # so small that θ stands still, up to the displacement that is measured
@@ -104,6 +106,16 @@ def test_batches_of_untold_sizes_are_pointed_out_once(loss):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loop(net, sampler_of(net, 30), x[:30], y[:30], 2, loss=loss, told=False, batch_size=10)
+
+
+def test_a_loop_is_watched_during_its_first_passes(monkeypatch):
+    """To look costs a step of a small network some percent."""
+    looked = []
+    monkeypatch.setattr(batch_sizes, "reduced_shape", lambda loss: looked.append(loss) or reduced_shape(loss))
+    x, y = data(30)
+    net = nn.Linear(2, 1, dtype=torch.float64)
+    loop(net, sampler_of(net, 30), x, y, passes=6, told=False, batch_size=10)
+    assert 6 <= len(looked) < 9  # of 18
 
 
 def test_dynamics_that_measure_noise_within_a_batch_take_batches_of_one_size():
