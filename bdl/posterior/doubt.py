@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +24,6 @@ def tell_doubt(runs: Sequence[Path], stacklevel: int = 2) -> None:
 def recorded_verdict(run: Path) -> Verdict | None:
     """The verdict by the metrics.json of a run; None where there is none that can be read, which others refuse."""
     try:
-        metrics = parse_json(read_file(run / METRICS, SMALL_FILE))
-        return verdict({name: math.nan if value is None else float(value) for name, value in metrics.items()})
+        return verdict(parse_json(read_file(run / METRICS, SMALL_FILE)))
     except (BdlError, OSError, ValueError, TypeError, AttributeError):
         return None

@@ -18,8 +18,9 @@ from bdl.data import TensorSlices
 from bdl.posterior.metrics import value_metrics
 from bdl.posterior.plot.predictions import INTERVALS_SHOWN
 from bdl.posterior.report import figures
-from bdl.posterior.report.numbers import print_summary, summarise
+from bdl.posterior.report.numbers import summarise
 from bdl.posterior.report.page import ReportData, page, write_page
+from bdl.posterior.report.terminal import print_summary
 from bdl.posterior.target_values import Units, Values, values_of
 
 
