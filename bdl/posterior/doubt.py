@@ -13,12 +13,12 @@ from bdl.posterior.verdict import Verdict, verdict
 METRICS = "metrics.json"
 
 
-def tell_doubt(runs: Sequence[Path], stacklevel: int = 2) -> None:
+def tell_doubt(runs: Sequence[Path]) -> None:
     """One VerdictWarning that names each run whose recorded verdict is not "trust"; silent where none is recorded."""
     judged = {run: found for run in runs if (found := recorded_verdict(run)) is not None}
     doubted = [f"{run}: {found.line}" for run, found in judged.items() if found.outcome != "trust"]
     if doubted:
-        warnings.warn("; ".join(doubted), VerdictWarning, stacklevel=stacklevel + 1)
+        warnings.warn("; ".join(doubted), VerdictWarning, stacklevel=3)  # at the caller's caller
 
 
 def recorded_verdict(run: Path) -> Verdict | None:

@@ -38,7 +38,7 @@ def typed(command: str, argv0: str | None = None, whole: Sequence[str] | None = 
 
 def calibration(folder: Path, request: CalibrationRequest) -> str:
     """The command that calibrates the run in a folder as asked."""
-    return f"{shlex.join(typed('evaluate'))} {override('runs', [str(folder)])} {request.words}"
+    return f"{shlex.join(typed('evaluate'))} {override('runs', str(folder))} {request.words}"
 
 
 def after_table(command: str, folder: Path, final: bool, seconds: float | None) -> list[str]:

@@ -47,4 +47,4 @@ def test_the_command_that_calibrates_begins_as_it_was_typed(monkeypatch):
     monkeypatch.setattr("sys.argv", ["scripts/train.py"])
     monkeypatch.setattr("sys.orig_argv", ["python", "scripts/train.py"])
     command = calibration(Path("runs/a b"), CalibrationRequest("conformal", 0.8))
-    assert command == "python scripts/evaluate.py runs=['runs/a b'] calibrate=conformal calibrate.level=0.8"
+    assert command == "python scripts/evaluate.py runs='runs/a b' calibrate=conformal calibrate.level=0.8"
