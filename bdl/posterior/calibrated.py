@@ -52,10 +52,9 @@ class CalibrationRequest:
     @property
     def words(self) -> str:
         """The request as one writes it on a command line."""
-        options = [f"calibrate.level={self.level}"] * (self.level != 0.9) + ["calibrate.by=class"] * (
-            self.by is not None
-        )
-        return " ".join([f"calibrate={self.method}", *options])
+        level = "" if self.level == 0.9 else f" calibrate.level={self.level}"
+        by = "" if self.by is None else f" calibrate.by={self.by}"
+        return f"calibrate={self.method}{level}{by}"
 
     def check(self, outputs: str, has_val: bool, has_test: bool, items: int | None, units: str = "items") -> None:
         """Raise ConfigError where nothing can be fitted, or nothing judged by rows that the fit has not seen.

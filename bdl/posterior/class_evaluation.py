@@ -119,8 +119,8 @@ class ClassEvaluation(PosteriorEvaluation):
         if self.tokens:
             return {}
         if self.likelihood.outputs != "labels":
-            scores = self.class_scores()
-            return unpredicted(scores.items, scores.chosen)
+            classes = self._sum.shape[1]
+            return unpredicted(*(k.bincount(minlength=classes) for k in (self.labels, self.bma.argmax(1))))
         chosen = (self.bma[:, 1] > 0.5).view_as(self.y).sum(0)
         return unpredicted(self.y.sum(0), chosen)
 

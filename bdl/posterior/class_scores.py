@@ -23,7 +23,6 @@ class ClassScores:
     """
 
     items: Tensor  # how many items the class has
-    chosen: Tensor  # of how many items it is the most probable one
     recall: Tensor
     precision: Tensor
     iou: Tensor
@@ -39,7 +38,7 @@ class ClassScores:
         found = labels[predicted == labels].bincount(minlength=classes).double()
         few = probs.numel() <= RANKED
         ranked = [class_auc(probs, labels), class_ap(probs, labels)] if few else [torch.full_like(items, math.nan)] * 2
-        return cls(items, chosen, found / items, found / chosen, found / (items + chosen - found), *ranked)
+        return cls(items, found / items, found / chosen, found / (items + chosen - found), *ranked)
 
     def means(self) -> dict[str, float]:
         """balanced_accuracy = mean recall, mean_iou, auc and average_precision, over the classes that define them.

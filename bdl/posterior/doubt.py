@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,18 +13,17 @@ from bdl.posterior.verdict import Verdict, verdict
 METRICS = "metrics.json"
 
 
-def tell_doubt(runs: Sequence[Path], stacklevel: int = 2) -> None:
+def tell_doubt(runs: Sequence[Path]) -> None:
     """One VerdictWarning that names each run whose recorded verdict is not "trust"; silent where none is recorded."""
     judged = {run: found for run in runs if (found := recorded_verdict(run)) is not None}
     doubted = [f"{run}: {found.line}" for run, found in judged.items() if found.outcome != "trust"]
     if doubted:
-        warnings.warn("; ".join(doubted), VerdictWarning, stacklevel=stacklevel + 1)
+        warnings.warn("; ".join(doubted), VerdictWarning, stacklevel=3)  # at the caller's caller
 
 
 def recorded_verdict(run: Path) -> Verdict | None:
     """The verdict by the metrics.json of a run; None where there is none that can be read, which others refuse."""
     try:
-        metrics = parse_json(read_file(run / METRICS, SMALL_FILE))
-        return verdict({name: math.nan if value is None else float(value) for name, value in metrics.items()})
+        return verdict(parse_json(read_file(run / METRICS, SMALL_FILE)))
     except (BdlError, OSError, ValueError, TypeError, AttributeError):
         return None

@@ -198,9 +198,9 @@ class PosteriorEvaluation(ABC):
         """Scores under weights: of the chains, see `against_uniform`, and of the items."""
         if (w := self.row_weights) is None:
             return self.against_uniform()
-        return self.against_uniform() | {
-            "bma/weighted_nll": float((w.double() * self.losses()).sum() / w.double().sum())
-        }
+        losses = self.losses()
+        w = w.double().repeat_interleave(len(losses) // len(w))  # several labels of an item have its weight
+        return self.against_uniform() | {"bma/weighted_nll": float((w * losses).sum() / w.sum())}
 
     def last_ten(self) -> dict[str, float]:
         """The accuracy or the RMSE, and the NLL, of single samples: means over each chain's last ten, then over chains.

@@ -150,7 +150,7 @@ def _rhat(m: Numbers) -> Judgement | None:
             return None
         if m["mcse/worst"] == 0:
             faster = "raise lr, and " if math.isnan(m["energy_error"]) else ""  # see `apart`
-            why = take_longer(m) if energy_drifts(m) else f"{faster}see that steps are accepted"
+            why = take_longer(m) if not is_at_rest(m) else f"{faster}see that steps are accepted"
             words = f"the chains have not moved: all predict exactly the same; {why}"
             return Judgement("not at rest", name, "–", words)
         return Judgement("more samples", name, "–", "R-hat was not measured: it needs 2 chains and 4 samples of each")

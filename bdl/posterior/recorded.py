@@ -16,10 +16,10 @@ from bdl.likelihoods import Likelihood, in_words, likelihood_of
 from bdl.posterior.samples import brief, first_difference
 
 
-def tell_differences(target: Mapping[str, Any], net: nn.Module, given: Likelihood | None, stacklevel: int = 2) -> None:
+def tell_differences(target: Mapping[str, Any], net: nn.Module, given: Likelihood | None) -> None:
     """One BdlWarning for a network or a likelihood that is not that of target.json, where it says which that is."""
     for difference in filter(None, (of_network(target.get("model"), net), of_likelihood(target.get("loss"), given))):
-        warnings.warn(difference, BdlWarning, stacklevel=stacklevel + 1)
+        warnings.warn(difference, BdlWarning, stacklevel=3)  # at the caller's caller
 
 
 def of_network(model: Any, net: nn.Module) -> str | None:

@@ -20,9 +20,9 @@ from bdl.posterior.judgements import (
     Level,
     Numbers,
     VerdictOutcome,
-    notes,
     or_nan,
 )
+from bdl.posterior.notes import notes
 
 
 @dataclass(frozen=True, repr=False)

@@ -26,7 +26,7 @@ from bdl.posterior.report.numbers import Summary, summarise
 from bdl.run.config import plain
 from bdl.run.console import WorkProgress
 from bdl.run.directory import refuse_links_of
-from bdl.run.records import EVALUATION, folders_of, read_metrics
+from bdl.run.records import EVALUATION, METRICS, folders_of, read_metrics
 from bdl.run.section import Section, check_calibration
 from bdl.run.stacking import stack_chains, take_back
 from bdl.run.stored import load_runs
@@ -143,7 +143,7 @@ def compare_with_reference(summary: Summary, reference: str | None, save: Path |
 
 def chain_temperatures(runs: Sequence[Path]) -> dict[str, float]:
     """What the finished runs measured of temperatures and energies: means over runs, and the extremes of directions."""
-    finished = [read_metrics(run / "metrics.json") for run in runs if (run / "metrics.json").exists()]
+    finished = [read_metrics(run / METRICS) for run in runs if (run / METRICS).exists()]
     measured = ("kinetic_temperature", "configurational_temperature")
     names = ("noise_ratio", "t_eff", *measured, *(f"{name}_se" for name in measured))
     means = {name: float(np.mean([m.get(name, math.nan) for m in finished])) for name in names} if finished else {}

@@ -17,8 +17,9 @@ from bdl.disk.manifest import manifests_of, read_listed, write_listed
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import Calibration, CalibrationRequest, from_plain
 from bdl.posterior.calibration import ConformalSets, TemperatureScaling
+from bdl.posterior.doubt import METRICS
 
-CONFIG, PREPROCESSING, METRICS, TIMING = "config.yaml", "preprocessing.json", "metrics.json", "timing.json"
+CONFIG, PREPROCESSING, TIMING = "config.yaml", "preprocessing.json", "timing.json"  # METRICS is of the posterior
 CALIBRATION = "calibration.json"
 DEEPEST = 50  # levels of parts within parts in a config.yaml
 EVALUATION = "evaluation"  # the folder in a run of what `evaluate` makes, unless another one is named

@@ -29,7 +29,7 @@ from bdl.lean import L
 from bdl.lightning.trainer import fit
 from bdl.likelihoods import Loss
 from bdl.posterior.calibrated import CalibrationRequest
-from bdl.posterior.report.numbers import print_summary
+from bdl.posterior.report.terminal import print_summary
 from bdl.posterior.simple_models import losses_of_simple_models
 from bdl.run.build import StackRun, build_stack
 from bdl.run.config import register_resolvers
@@ -47,7 +47,7 @@ from bdl.run.section import own_likelihood
 from bdl.run.stacking import ChainWeights
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
-from bdl.run.typed import after_table
+from bdl.run.typed import after_table, calibration
 from bdl.run.validate import check_config
 from bdl.run.write_report import ReportRequest, TargetWords, facts_of, find_splits, log_metrics, write_report
 from bdl.seeding import derive_seed
@@ -149,7 +149,7 @@ def answer(directory: RunDirectory, metrics: dict[str, float], calibrate: Calibr
     print(f"{directory.path} already holds this run, complete; another seed or hydra.run.dir makes a new one")
     print_summary(metrics)
     if calibrate is not None and not is_calibrated(directory.path, calibrate):
-        print(f"it is not calibrated so: bdl evaluate {directory.path} {calibrate.words} does it")
+        print(f"it is not calibrated so: {calibration(directory.path, calibrate)} does it")
 
 
 def sample_stacks(

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bdl.advice import override
+from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.judge_rest import duration
-from bdl.posterior.report.next_steps import changed
+from bdl.posterior.report.next_steps import changed, without
 
 
 def typed(command: str, argv0: str | None = None, whole: Sequence[str] | None = None) -> list[str]:
@@ -34,16 +36,21 @@ def typed(command: str, argv0: str | None = None, whole: Sequence[str] | None = 
     return ["bdl", command]
 
 
+def calibration(folder: Path, request: CalibrationRequest) -> str:
+    """The command that calibrates the run in a folder as asked."""
+    return f"{shlex.join(typed('evaluate'))} {override('runs', str(folder))} {request.words}"
+
+
 def after_table(command: str, folder: Path, final: bool, seconds: float | None) -> list[str]:
     """The lines that say what one does next with the posterior of a table: predict, and before it sample all rows.
 
     command: that of the run. final: whether a posterior of all rows is there, or cannot be.
     seconds: that the run took; None where it is not known.
     """
-    predict = shlex.join([*typed("predict"), f"run={folder}", "input=new.csv", "output=predictions.csv"])
-    lines = [f"next: predict new rows: {predict}"]
+    run, predict = override("run", str(folder)), shlex.join(typed("predict"))
+    lines = [f"next: predict new rows: {predict} {run} input=new.csv output=predictions.csv"]
     if not final:
-        again = changed(changed(command, f"hydra.run.dir={folder}"), "refit=all")
+        again = f"{changed(without(command, 'hydra.run.dir'), 'refit=all')} {override('hydra.run.dir', str(folder))}"
         time = "" if seconds is None else f" (about {duration(seconds)})"
         lines.append(f"or first let the posterior see all rows{time}: {again}")
     return lines

@@ -21,9 +21,10 @@ from bdl.errors import ConfigError
 from bdl.lean import L
 from bdl.posterior.calibrated import CalibrationRequest, to_plain
 from bdl.posterior.class_evaluation import never_predicted
-from bdl.posterior.report.numbers import Summary, calibration_fact, diverged_fact, print_summary, summarise
+from bdl.posterior.report.numbers import Summary, calibration_fact, diverged_fact, summarise
 from bdl.posterior.report.page import score_table, write_page
 from bdl.posterior.report.pictures import Picture, ReportData, pictures_of
+from bdl.posterior.report.terminal import print_summary
 from bdl.posterior.report.text import Pieces
 from bdl.posterior.simple_models import compared
 from bdl.posterior.target_values import Units, target_metrics
@@ -156,7 +157,7 @@ def publish(
     page = folder / "report.html"
     data = write_page(page, posterior, summary, facts, explain, trace, words.units, words.pieces)
     summary.metrics |= verdict(summary.metrics).numbers
-    write_metrics(folder / "metrics.json", summary.metrics)
+    write_metrics(folder / METRICS, summary.metrics)
     print(f"report: {page}")
     print_summary(summary.metrics, summary.seconds, summary.class_names)
     return data
@@ -277,9 +278,8 @@ def log_report(loggers: Iterable[Logger], report: Path, data: ReportData, steps:
             _to_wandb(logger, report, data, pictures)
             logger.experiment.summary["verdict"] = judged
             continue
-        for picture in pictures:
-            bitmap = np.asarray(_bitmap(picture))
-            logger.experiment.add_image(f"pictures/{picture.title}", bitmap, steps, dataformats="HWC")
+        for p in pictures:
+            logger.experiment.add_image(f"pictures/{p.title}", np.asarray(_bitmap(p)), steps, dataformats="HWC")
         logger.experiment.add_text("verdict", judged, steps)
         logger.experiment.flush()
 

@@ -23,7 +23,7 @@ from bdl.errors import ConfigError, VerdictWarning
 from bdl.law.measure import measure_law
 from bdl.lightning.trainer import assemble, silence_lightning
 from bdl.likelihoods import Likelihood, WeightedNLL, with_weights
-from bdl.posterior.report.numbers import summarise
+from bdl.posterior.report.numbers import without_scores
 from bdl.posterior.verdict import Verdict, verdict
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.threads import on_threads
@@ -209,8 +209,9 @@ def find_missing(
 def judge(posterior: bdl.Posterior, x: Tensor, y: Tensor, monitor: bdl.Monitor, law: Mapping[str, float]) -> Verdict:
     """Whether the samples can be trusted, from what chains and exact gradients say of the training items."""
     rows = torch.linspace(0, len(x) - 1, min(len(x), CHECKED)).long()
-    summary = summarise(posterior, {"train": TensorSlices(x[rows].double(), y[rows])}, monitor.trace())
-    return verdict({**summary.metrics, **law}, warnings=summary.warnings)
+    evaluations = posterior.evaluate_all({"train": TensorSlices(x[rows].double(), y[rows])})
+    metrics, told = without_scores(posterior, evaluations, monitor.trace())
+    return verdict({**metrics, **law}, warnings=told)
 
 
 @contextlib.contextmanager

@@ -40,6 +40,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
                 run_shortened(command, tmp_path)
         else:  # blank lines, so that a traceback shows the line of the page
             exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
+    assert namespace.keys() > {"__name__", "__builtins__"}
 
 
 def run_shortened(command: list[str], folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The checks beside the verdict, at their thresholds."""
+"""Tests of `bdl.posterior.notes`: the checks beside the verdict, at their thresholds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.judgements import Check, notes, or_nan
+from bdl.posterior.judgements import Check, or_nan
+from bdl.posterior.notes import notes
 
 
 def checks(metrics: dict, histogram: EnergyHistogram | None = None, warnings: tuple[str, ...] = ()) -> list[Check]:

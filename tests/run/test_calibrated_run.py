@@ -55,8 +55,8 @@ def test_conformal_sets_are_in_the_report_and_the_predictions(script, mixed_tabl
         not in sample(script, mixed_table, tmp_path, "kind", "calibrate=conformal", "calibrate.level=0.8")[1]
     )
     _, out, _ = sample(script, mixed_table, tmp_path, "kind", "calibrate=temperature")
-    assert f"bdl evaluate {tmp_path} calibrate=temperature" in out
-    status, out, err = script("evaluate", f"runs=[{tmp_path}]", "calibrate=temperature")
+    assert f"bdl evaluate runs={tmp_path} calibrate=temperature" in out
+    status, out, err = script("evaluate", f"runs={tmp_path}", "calibrate=temperature")
     assert status == 0 and "temperature scaling with T" in out, err
     scores = read_metrics(tmp_path / "evaluation" / "metrics.json")
     assert scores["test/bma_scaled/nll"] > 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+import bdl
 from bdl.errors import ConfigError
-from bdl.posterior.metrics import classification_metrics
+from bdl.posterior.class_evaluation import ClassEvaluation
+from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.run.objective import check_objective
 
 
@@ -24,12 +26,22 @@ def test_a_misspelt_metric_is_refused_by_its_wrong_part(name, words):
         check_objective(name)
 
 
-def test_names_that_runs_have_pass():
-    scores = classification_metrics(torch.full((4, 2), 0.5), torch.tensor([0, 1, 1, 0]))
-    for name in (
-        *(f"val/bma/{score}" for score in scores),
-        "rhat/max",
-        "test/bma/some target/rmse",
-        "test/conformal/size",
-    ):
+CLASSES, VALUES = torch.tensor([0, 1, 1, 0, 1]), torch.linspace(0, 1, 5)
+EVALUATIONS = {
+    "classes": ClassEvaluation(bdl.CategoricalNLL(), CLASSES, 2),
+    "tokens": ClassEvaluation(bdl.CategoricalNLL(), CLASSES, 2, tokens=True),
+    "pixels": ClassEvaluation(bdl.CategoricalNLL(), CLASSES, 2, pixels=True),
+    "labels": ClassEvaluation(bdl.BernoulliNLL(), torch.stack([CLASSES, 1 - CLASSES], 1), 2),
+    "numbers": ValueEvaluation(bdl.HeteroscedasticNLL(), VALUES[:, None], 2),
+}
+
+
+@pytest.mark.parametrize("kind", EVALUATIONS)
+def test_names_that_runs_have_pass(kind):
+    evaluation = EVALUATIONS[kind]
+    evaluation.add([0, 1], torch.linspace(-1, 1, 20).view(2, 5, 2))
+    evaluation.row_weights = torch.ones(5)
+    names = [f"val/{name}" for name in {**evaluation.metrics(), **evaluation.against_constant()}]
+    assert len(names) > 20
+    for name in (*names, "rhat/max", "test/bma/some target/rmse", "test/conformal/size"):
         check_objective(name)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from bdl.run.typed import after_table, typed
+from bdl.posterior.calibrated import CalibrationRequest
+from bdl.run.typed import after_table, calibration, typed
 
 
 @pytest.mark.parametrize(
@@ -28,8 +31,20 @@ def test_a_console_script_on_the_path_keeps_its_name(monkeypatch):
     assert typed("train", "bdl train", ["/env/bin/python", "/env/bin/bdl", "train"]) == ["bdl", "train"]
 
 
-def test_after_a_table_come_the_rows_of_all_splits_and_predictions():
-    predict, refit = after_table("bdl train data=csv seed=1", Path("runs/a b"), False, 700)
-    assert predict.endswith("bdl predict 'run=runs/a b' input=new.csv output=predictions.csv")
-    assert refit.endswith("(about 12 minutes): bdl train data=csv seed=1 'hydra.run.dir=runs/a b' refit=all")
+@pytest.mark.parametrize("folder", ["runs/a b", "runs (1)", "a,b", "2026=x"])
+def test_after_a_table_come_the_rows_of_all_splits_and_predictions(folder):
+    predict, refit = after_table("bdl train data=csv hydra.run.dir=x seed=1", Path(folder), False, 700)
+    *first, run, rows, output = shlex.split(predict)
+    assert first[-2:] == ["bdl", "predict"] and [rows, output] == ["input=new.csv", "output=predictions.csv"]
+    *again, place = shlex.split(refit.partition("(about 12 minutes): ")[2])
+    assert again == ["bdl", "train", "data=csv", "seed=1", "refit=all"]
+    read = OverridesParser.create().parse_overrides([run, place])
+    assert [(word.key_or_group, word.value()) for word in read] == [("run", folder), ("hydra.run.dir", folder)]
     assert len(after_table("bdl train data=csv", Path("a"), True, None)) == 1
+
+
+def test_the_command_that_calibrates_begins_as_it_was_typed(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["scripts/train.py"])
+    monkeypatch.setattr("sys.orig_argv", ["python", "scripts/train.py"])
+    command = calibration(Path("runs/a b"), CalibrationRequest("conformal", 0.8))
+    assert command == "python scripts/evaluate.py runs='runs/a b' calibrate=conformal calibrate.level=0.8"

@@ -212,20 +212,22 @@ def test_a_damaged_psi_is_refused_after_the_warning(script, copy, tmp_path):
 def test_a_file_that_was_altered_after_the_end_is_warned_of(copy):
     edit(copy / "config.yaml", monitor_every=7)
     with pytest.warns(BdlWarning, match="config.yaml was altered or lost after bdl had written it"):
-        read_run(copy)
+        config = read_run(copy)
+    assert config.monitor_every == 7
 
 
 def test_files_that_were_added_to_an_ended_run_are_warned_of(copy):
+    whole = read_run(copy)
     (copy / "samples" / "excluded-0.json").write_text("{}")
     with pytest.warns(BdlWarning, match="excluded-0.json is in no manifest: it was added, or its line was lost"):
-        read_run(copy)
+        assert read_run(copy) == whole
 
 
 def test_samples_that_the_manifest_lacks_are_warned_of(copy):
-    manifest = Manifest(copy, 0)
+    whole, manifest = read_run(copy), Manifest(copy, 0)
     rewrite(manifest, [entry for entry in manifest.entries() if not entry.path.endswith("09-0.safetensors")])
     with pytest.warns(BdlWarning, match="last.ckpt knows samples that no manifest lists: some are lost"):
-        read_run(copy)
+        assert read_run(copy) == whole
 
 
 BOMB = "a: &a [x, x, x]\nb: &b [*a, *a, *a]\n"

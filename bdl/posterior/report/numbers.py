@@ -1,4 +1,4 @@
-"""The numbers of a report: the metrics of metrics.json, the convergence table, warnings; and the terminal's table."""
+"""The numbers of a report: the metrics of metrics.json, the convergence table, warnings, and how scores are written."""
 
 from __future__ import annotations
 
@@ -9,23 +9,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
-from bdl.display import Progress, count_of, print_whole
+from bdl.display import Progress
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import Calibration, CalibrationRequest, sentence
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.diagnostics import ConvergenceRow, convergence_rows, mixing, rhat, trace_error
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_metrics
 from bdl.posterior.evaluation import PosteriorEvaluation
-from bdl.posterior.judge_law import by_direction, sampled_temperature
-from bdl.posterior.judgements import or_nan
+from bdl.posterior.judgements import predicts_numbers
 from bdl.posterior.ood import detection, named_detection
 from bdl.posterior.predict import Posterior
 from bdl.posterior.traces import TraceColumns
-from bdl.posterior.verdict import verdict
 from bdl.posterior.weights import energy_spreads
 
 AVERAGES = {
@@ -40,8 +36,6 @@ AVERAGES = {
 }
 CLASS_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "ece": "ECE", "brier": "Brier"}
 TOKEN_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "perplexity": "perplexity", "ece": "ECE"}
-OF_CHAINS = {"acceptance": "acceptance", "ELBO": "elbo", "weight ESS": "weight_ess"}
-OF_CLASSES = ("balanced_accuracy", "auc", "average_precision")
 VALUE_SCORES = {"rmse": "RMSE", "nll": "NLL (nats)", "crps": "CRPS", "coverage_90": "in 90 % interval"}
 _MEASURED = ("kinetic_temperature", "configurational_temperature")  # they scatter from row to row
 _CHAIN = ("noise_ratio", "t_eff", *_MEASURED)
@@ -90,27 +84,39 @@ def summarise(
         {**loaders, **({} if ood is None else {"ood": ood})}, progress, ood is not None
     )
     outside = evaluations.pop("ood", None)
+    metrics, warnings = without_scores(posterior, evaluations, trace)
+    for split, evaluation in evaluations.items():
+        metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}
+    first = next(iter(evaluations.values()))
+    if isinstance(first, ClassEvaluation) and isinstance(outside, ClassEvaluation):
+        metrics |= _detection(first, outside)
+    metrics |= {} if start is None else _start(start, loaders, evaluations)
+    calibration, of_calibration = (None, {}) if calibrate is None else calibrate.fit(evaluations)
+    metrics |= of_calibration
+    return Summary(metrics, evaluations, _convergence(posterior, first), warnings, calibration)
+
+
+def without_scores(
+    posterior: Posterior, evaluations: Mapping[str, PosteriorEvaluation], trace: TraceColumns | None = None
+) -> tuple[dict[str, float], list[str]]:
+    """The metrics but the scores of averages, which take the longest, and warnings: a verdict without test data.
+
+    For the arguments see `summarise`; evaluations: by split.
+    """
     first = next(iter(evaluations.values()))
     metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # without unreadable files
     metrics |= {"approximation": 1.0} if posterior.target.get("approximation") else {}  # see bdl.contrib.baselines
     metrics |= {"diverged_chains": len(posterior.diverged)} if posterior.diverged else {}
     for split, evaluation in evaluations.items():
-        metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}
         metrics[f"{split}/draw/nll"] = -float(evaluation.log_probs.mean())
         seen = evaluations["train"].y if "train" in evaluations and split != "train" else None
         metrics |= {f"{split}/{name}": value for name, value in evaluation.against_constant(seen).items()}
         metrics[f"{split}/items"] = evaluation.items
-    if isinstance(first, ClassEvaluation) and isinstance(outside, ClassEvaluation):
-        metrics |= _detection(first, outside)
     energies = next(iter(_energy_draws(posterior).values()), None)
     metrics |= mixing(first.quantities, energies, first.features) | first.repeat_error()
     metrics |= {} if posterior.stacking is None else posterior.stacking.metrics
     metrics |= _temperatures(posterior, trace)
-    metrics |= {} if start is None else _start(start, loaders, evaluations)
-    calibration, of_calibration = (None, {}) if calibrate is None else calibrate.fit(evaluations)
-    metrics |= of_calibration
-    warnings = _importance(posterior, metrics)
-    return Summary(metrics, evaluations, _convergence(posterior, first), warnings, calibration)
+    return metrics, _importance(posterior, metrics)
 
 
 def calibration_fact(summary: Summary) -> dict[str, str]:
@@ -140,7 +146,7 @@ def row_label(row: str, metrics: Mapping[str, float]) -> str:
 
 def score_headings(metrics: Mapping[str, float]) -> dict[str, str]:
     """The scores that a table shows, and their headings: for numbers, for tokens of a text, or for classes."""
-    if any(name.endswith("/rmse") for name in metrics):
+    if predicts_numbers(metrics):
         return VALUE_SCORES
     return TOKEN_SCORES if any(name.endswith("/perplexity") for name in metrics) else CLASS_SCORES
 
@@ -246,55 +252,3 @@ def _weighted_mean(values: Tensor, lr: Tensor) -> float:
     """Mean of the finite values (n, C), weighted by lr (n,): the variance of injected noise is proportional to lr."""
     weight = lr.unsqueeze(-1) * values.isfinite()
     return float((weight * values.nan_to_num()).sum() / weight.sum()) if bool((weight > 0).any()) else math.nan
-
-
-def print_summary(metrics: Mapping[str, float], seconds: float = math.nan, class_names: Sequence[str] = ()) -> None:
-    """Print what `summarise` found: scores of one sample and of averages, a line on the chains, last the verdict.
-
-    seconds: of the run.
-    """
-    console = Console()
-    print_whole(_scores_table(metrics))
-    console.print("; ".join(_chain_facts(metrics, class_names)), soft_wrap=True, highlight=False)
-    judged = verdict({**metrics, "seconds": seconds})
-    for text in (*(f"{question} {answer}" for question, answer in judged.answers), judged.line):
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
-
-
-def _scores_table(metrics: Mapping[str, float]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    scores = score_headings(metrics)
-    first = next(iter(scores))
-    others = [heading.removesuffix(" (nats)") for score, heading in scores.items() if score != first]
-    for title in ("", f"test {scores[first]}", *others, f"train {scores[first]}"):
-        table.add_column(title, justify="left" if not title else "right", no_wrap=not title)
-    for key in AVERAGES:
-        if any(f"{split}/{key}/{first}" in metrics for split in ("test", "train")):
-            test = [shown_score(s, metrics.get(f"test/{key}/{s}", math.nan)) for s in scores]
-            train = shown_score(first, metrics.get(f"train/{key}/{first}", math.nan))
-            table.add_row(row_label(key, metrics), *test, train)
-    return table
-
-
-def _chain_facts(metrics: Mapping[str, float], class_names: Sequence[str]) -> list[str]:
-    m = or_nan(metrics)
-    measured = [f"T sampled {sampled_temperature(m)}"] if by_direction(m) and m["temperature"] > 0 else []
-    heat = f"T_eff {_text(metrics['t_eff'])}, the mean over directions (noise_ratio {_text(metrics['noise_ratio'])})"
-    facts = [
-        f"{count_of(int(metrics['samples']), 'sample')} of {count_of(int(metrics['chains']), 'chain')}",
-        f"T {metrics['temperature']:g}, {heat}",
-        *measured,
-        f"kinetic temperature {_text(metrics['kinetic_temperature'])}",
-        f"R-hat max {_text(metrics['rhat/max'])}, ESS min {_text(metrics['ess/min'])}",
-    ]
-    swaps = [v for k, v in metrics.items() if k.startswith("swap_rate/")]
-    optional = {name: metrics.get(key) for name, key in OF_CHAINS.items()}
-    optional |= {name.replace("_", " "): metrics.get(f"test/bma/{name}") for name in OF_CLASSES}
-    facts += [f"{name} {_text(value)}" for name, value in optional.items() if value is not None]
-    facts += [f"swap rates {', '.join(_text(v) for v in swaps)}"] if swaps else []
-    facts += [text] if (text := sentence(metrics, class_names)) else []
-    return facts
-
-
-def _text(value: float) -> str:
-    return "unknown" if math.isnan(value) else f"{value:.3g}"

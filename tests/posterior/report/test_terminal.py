@@ -1,10 +1,10 @@
-"""The table on the terminal."""
+"""Tests of `bdl.posterior.report.terminal`: the table on the terminal."""
 
 from __future__ import annotations
 
 import math
 
-from bdl.posterior.report.numbers import print_summary
+from bdl.posterior.report.terminal import print_summary
 
 SCORES = {"accuracy": 0.9, "nll": 0.25, "ece": 0.02, "brier": 0.13}
 CHAIN = {

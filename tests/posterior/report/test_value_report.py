@@ -18,9 +18,11 @@ from bdl.data import TensorSlices
 from bdl.posterior.metrics import value_metrics
 from bdl.posterior.plot.predictions import INTERVALS_SHOWN
 from bdl.posterior.report import figures
-from bdl.posterior.report.numbers import print_summary, summarise
+from bdl.posterior.report.numbers import summarise, without_scores
 from bdl.posterior.report.page import ReportData, page, write_page
+from bdl.posterior.report.terminal import print_summary
 from bdl.posterior.target_values import Units, Values, values_of
+from bdl.posterior.verdict import verdict
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,15 @@ def test_metrics_are_those_of_the_prediction(posterior, summary):
     assert found == pytest.approx(expected, rel=1e-5)
     assert {"train/one_sample/rmse", "test/chain_bma/crps", "rhat/max", "ess/min"} <= summary.metrics.keys()
     assert not any("accuracy" in name for name in summary.metrics)
+
+
+def test_a_verdict_without_test_data_reads_no_scores_of_averages(posterior):
+    train = {"train": TensorSlices(NUMBERS_X, NUMBERS_Y)}
+    metrics, told = without_scores(posterior, posterior.evaluate_all(train))
+    whole = summarise(posterior, train)
+    short, full = verdict(metrics, warnings=told), verdict(whole.metrics, warnings=whole.warnings)
+    assert (short.line, short.answers, short.checks) == (full.line, full.answers, full.checks)
+    assert "predictive std" in short.answers[0][1] and not any("/bma/" in name for name in metrics)
 
 
 def test_the_page_shows_numbers_in_words_tables_and_pictures(tmp_path, posterior, summary):
