@@ -102,7 +102,9 @@ def test_keys_in_the_text_are_those_of_a_file():
     assert [(page, word) for page, word in shown if word.partition("=")[0] not in known] == []
 
 
-@pytest.mark.parametrize("group", ["schedule", "data", "model", "loss", "collect", "trainer", "logger", "start", "baseline", "epochs"])
+@pytest.mark.parametrize(
+    "group", ["schedule", "data", "model", "loss", "collect", "trainer", "logger", "start", "baseline", "epochs"]
+)
 def test_every_choice_of_a_group_is_listed(group):
     row = next(
         line for line in (ROOT / "docs" / "command-line.md").read_text().splitlines() if f"| `{group}` |" in line
