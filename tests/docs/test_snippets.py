@@ -103,7 +103,7 @@ def test_keys_in_the_text_are_those_of_a_file():
 
 
 @pytest.mark.parametrize(
-    "group", ["schedule", "data", "model", "loss", "collect", "trainer", "logger", "start", "baseline", "epochs"]
+    "group", ["schedule", "data", "model", "loss", "collect", "trainer", "logger", "baseline", "epochs"]
 )
 def test_every_choice_of_a_group_is_listed(group):
     row = next(
