@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -35,6 +35,7 @@ from bdl.run.build import StackRun, build_stack
 from bdl.run.config import register_resolvers
 from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory
+from bdl.run.jobs import NOTE, noted
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.objective import check_objective, objective_value
@@ -91,7 +92,7 @@ def carry_out(request: RunRequest, process: ProcessInfo) -> float | None:
         raise ConfigError(f"trainer.num_nodes={compute.machines}: let torchrun or srun start the processes")
     count = max(1 if process.launched else compute.per_machine, plan.stacks.carriers)
     data = RunData(process.is_main)
-    with given_back(), directory.owned() if process.is_main else contextlib.nullcontext():
+    with given_back(), owned(directory, request) if process.is_main else contextlib.nullcontext():
         if count > 1:
             data.read(plan.data(plan.stacks.first))  # before tuning and the stacks are divided among processes
         plan = tuned(request, process, data)
@@ -101,6 +102,13 @@ def carry_out(request: RunRequest, process: ProcessInfo) -> float | None:
         with data.handed_over(start):
             launch(count, run_in_new_process, plan, request.hydra, data, start=start)
         return objective_value(directory.metrics, report.objective)
+
+
+@contextlib.contextmanager
+def owned(directory: RunDirectory, request: RunRequest) -> Iterator[None]:
+    """This process owns the folder, which says so to `bdl status`."""
+    with directory.owned(), noted(directory.path / NOTE, request.hydra.overrides.task):
+        yield
 
 
 def run_in_new_process(plan: Plan, hydra: HydraConf, data: RunData) -> None:
