@@ -42,7 +42,7 @@ from bdl.run.objective import check_objective, objective_value
 from bdl.run.outcome import Outcome, gather_outcomes
 from bdl.run.plan import Plan, ReportPlan, RunRequest
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
-from bdl.run.records import METRICS, TIMING, is_calibrated, read_config, read_seconds
+from bdl.run.records import METRICS, TIMING, is_calibrated, read_config, read_seconds, read_units
 from bdl.run.run_data import RunData
 from bdl.run.section import own_likelihood
 from bdl.run.stacking import ChainWeights
@@ -155,7 +155,7 @@ def answer(directory: RunDirectory, metrics: dict[str, float], calibrate: Calibr
         again = "; remove it, and the same command makes it again" if name == METRICS else ""
         warnings.warn(f"{directory.path / name} {fault}{again}", BdlWarning, stacklevel=2)
     print(f"{directory.path} already holds this run, complete; another seed or hydra.run.dir makes a new one")
-    print_summary(metrics)
+    print_summary(metrics, units=read_units(directory.path))
     if calibrate is not None and not is_calibrated(directory.path, calibrate):
         print(f"it is not calibrated so: {calibration(directory.path, calibrate)} does it")
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import one_node_slurm
@@ -18,6 +19,7 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from running import finish, samples, start
 
 from bdl.errors import Stopped
+from bdl.lightning.trainer import assemble
 from bdl.run import command, launch
 from bdl.run.launch import given_back
 
@@ -53,6 +55,14 @@ def test_an_srun_on_the_path_is_not_spoken_of(tmp_path, monkeypatch, kind):
     steps = ("trainer.max_steps=8", "collect.keep.burn_in=2", "collect.keep.every=2")
     _, err = finish(start(f"hydra.run.dir={tmp_path / 'run'}", *LONG, "stacks=1", *kind, *steps))
     assert err == ""
+
+
+def test_nor_in_python(tmp_path, monkeypatch):
+    program(tmp_path / "bin", "srun", "exit 1")
+    on_path(monkeypatch, tmp_path / "bin")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert assemble([], tmp_path, accelerator="cpu", devices=1).max_epochs is None
 
 
 # ---- what a job asks for ---------------------------------------------------------------------------------------------
