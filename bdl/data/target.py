@@ -78,7 +78,11 @@ class NumberTarget:
 
     @staticmethod
     def learn(
-        values: Series, place: str, task: Task, asked: str | None = None, every: Series | None = None,
+        values: Series,
+        place: str,
+        task: Task,
+        asked: str | None = None,
+        every: Series | None = None,
         missing: Sequence[str] = ("?",),
     ) -> NumberTarget:
         """From the training rows.

@@ -253,7 +253,8 @@ class Report(StepCallback):
         loss = loss_of(pl_module)
         if self.likelihood is None and likelihood_of(loss) is None:
             raise ConfigError(
-                f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}"
+                f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}; "
+                "bdl.sample takes one of them as its loss"
             )
 
     def on_train_batch_start(
