@@ -104,6 +104,7 @@ def write_page(
         convergence=summary.convergence,
         classes=class_rows(test, summary.class_names),
         command=summary.command,
+        folder=summary.folder,
         warnings=summary.warnings,
     )
     write_listed(path, page(data).encode())
@@ -120,7 +121,7 @@ def page(data: ReportData) -> str:
     seen_in |= {"Convergence": IN_CONVERGENCE} if data.convergence else {}
     seen_in |= {"Predictions": IN_PREDICTIONS} if splits else {}
     numbers = {k: f"{v:,.5g}" for k, v in m.items() if not SCORE.fullmatch(k)}
-    steps = next_steps(judged, judged.metrics, data.command, max(data.kept_steps, default=0))
+    steps = next_steps(judged, judged.metrics, data.command, max(data.kept_steps, default=0), data.folder)
     worse = worse_than_start(judged.metrics)
     given = {
         **({"Predictions": splits} if worse else {}),  # first, because they are what is wrong
