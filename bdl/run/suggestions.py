@@ -27,6 +27,8 @@ def suggestion(text: str, command: str, conf: Path) -> str | None:
         what, remedy = f"{group}={choice}: there is no such {group}", f"choose among {', '.join(choices)}"
         meant = nearest(choice, choices)
     elif match := MISSING.search(text):
+        if owners := choices_with(match[1], conf):
+            return f"{match[1]} is no key of the {match[1].split('.')[0]} that was chosen: choose {' or '.join(owners)}"
         what, remedy = f"{match[1]} is no key of this command", "--help lists the keys"
         meant = nearest(match[1], list(keys_of(command, conf)))
     else:
@@ -50,6 +52,13 @@ def nearest(word: str, words: Sequence[str]) -> str | None:
         section = word.partition(".")[0]
         return max(same, key=lambda each: (each.startswith(section), SequenceMatcher(None, each, word).ratio()))
     return next(iter(get_close_matches(word, words, n=1, cutoff=0.75)), None)
+
+
+def choices_with(key: str, conf: Path) -> list[str]:
+    """The choices of the key's own group that have it, such as trainer=ddp."""
+    group = key.partition(".")[0]
+    files = sorted((conf / group).glob("*.yaml"))
+    return [f"{group}={path.stem}" for path in files if key in _keys_below(_read(path), f"{group}.")]
 
 
 def keys_of(command: str, conf: Path) -> Iterator[str]:
