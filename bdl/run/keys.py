@@ -104,7 +104,7 @@ TRAIN = table(
     (number("in [0, 1)", lambda v: 0 <= v < 1), "model.dropout"),
     (ONLY, "sampler.only"),
     (Rule("a mapping from patterns of names to a bdl.Block, or null", rule_of(dict | None).fits), "sampler.blocks"),
-    (POSITIVE, "tune.heat sampler.lr"),
+    (POSITIVE, "tune.heat sampler.lr trainer.timeout"),
     (POSITIVE | None, "trainer.gradient_clip_val"),
     (NOT_NEGATIVE, "tuned.* start.* schedule.* sampler.temperature sampler.weighting.rate.* collect.keep.burn_in"),
     (Literal["lightning.Trainer", "lightning.pytorch.Trainer"], "trainer._target_"),
