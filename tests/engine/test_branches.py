@@ -90,9 +90,7 @@ def test_mixed_precision_casts_the_forward_pass_alone(monkeypatch):
     assert isinstance(chosen._gradient, InTurn)
     with monkeypatch.context() as patch:
         backward = torch.Tensor.backward
-        patch.setattr(
-            Tensor, "backward", lambda t: casting.append(torch.is_autocast_enabled("cpu")) or backward(t)
-        )
+        patch.setattr(Tensor, "backward", lambda t: casting.append(torch.is_autocast_enabled("cpu")) or backward(t))
         found = steps(chosen, *images(3))
     assert casting and not any(casting)
     for a, b in zip(found, steps(autograd, *images(3)), strict=True):
@@ -151,7 +149,9 @@ def test_what_no_branch_can_hold_is_refused_in_one_line(simulated):
 STEPS = 24
 
 
-def fit(folder: Path, *callbacks, steps: int = STEPS, method="auto", seed: int = 5, every: int = 6, **settings) -> list[Tensor]:
+def fit(
+    folder: Path, *callbacks, steps: int = STEPS, method="auto", seed: int = 5, every: int = 6, **settings
+) -> list[Tensor]:
     """What a run, or the rest of one, leaves. Its weighting reads the energy of every step."""
     torch.manual_seed(seed)
     x, y = torch.randn(40, 1, 5, 5, generator=torch.Generator().manual_seed(1)), torch.arange(40) % 3

@@ -180,7 +180,7 @@ def test_a_zeta_that_was_given_divides_lr_by_its_multiplier(linear, dynamics):
 
 @pytest.mark.slow
 def test_lr_is_divided_by_the_multipliers_square_where_batches_rule(linear):
-    """A multiplier of 3 scales the variance of a batch's noise by 9. The noise of 40 rows bounds lr, not the curvature."""
+    """A multiplier of 3 scales the variance of a batch's noise by 9, which bounds lr here; the curvature would by 3."""
     steep = bdl.AdaptiveWeight(2000.0, edges=[-1500.0, -500.0, 500.0], form="full")
     given = {"batch_size": 40, "friction": 0.1, "burn_in": 100}
     plain, weighted = (settings(linear, w, steps=8000, **given)["lr"] for w in (bdl.Flat(), steep))
