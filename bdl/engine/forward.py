@@ -101,8 +101,9 @@ class Forward:
     """Maps the tensors (k, ...) of k networks and inputs to outputs (k, n, ...), in the mode in which `net` is.
 
     "bmm" multiplies batched matrices, for networks made of Linear and elementwise layers; "vmap" and "loop" run any
-    network, and so does "branches", whose outputs are those of a loop: it names a way of training. "auto" takes bmm where it is possible. Otherwise it loops for one network or on a CPU, which
-    `scripts/bench.py chains` measured as the fastest, and uses vmap on an accelerator, where `bench.py gpu` did.
+    network, and so does "branches", whose outputs are those of a loop: it names a way of training. "auto" takes bmm
+    where it is possible. Otherwise it loops for one network or on a CPU, which `scripts/bench.py chains` measured as
+    the fastest, and uses vmap on an accelerator, where `bench.py gpu` did.
     Timing at run time never decides, because then two runs would differ. Batched products sum in another order than one
     network alone: the last bits of float32 differ between the ways, and do not differ between two runs of one way.
     `evaluate` without gradients has mlp_kernel.c in place of bmm for small MLPs on a CPU where torch has one thread, in

@@ -7,6 +7,7 @@ from collections.abc import MutableSequence
 from typing import Any
 
 import lightning as L
+from torch import Tensor
 
 from bdl.lightning.blocks import StepCallback
 
@@ -35,13 +36,15 @@ class Arrivals(StepCallback):
     def must_see(self, step: int) -> bool:
         return False
 
-    def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         self._note(2 * trainer.global_step + 2)
 
-    def on_before_backward(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
         self._note(2 * trainer.global_step + 3)
 
-    def on_train_end(self, *_: Any) -> None:
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._note(ENDED)
 
     def _note(self, place: int) -> None:

@@ -77,7 +77,8 @@ class Compute:
         return cls(
             trainer["accelerator"], trainer.get("strategy", "auto"), processes_per_machine(trainer),
             trainer.get("concurrent", 1), trainer.get("num_nodes", 1), cfg.threads, cfg.tf32, cfg.compile,
-            trainer.get("max_time"), trainer.get("timeout"), {key: value for key, value in trainer.items() if key not in OURS},
+            trainer.get("max_time"), trainer.get("timeout"),
+            {key: value for key, value in trainer.items() if key not in OURS},
         )  # fmt: skip
 
     def count_steps(self, data: DataModule) -> int | float:

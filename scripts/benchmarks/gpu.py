@@ -2,10 +2,10 @@
 
 python scripts/bench.py gpu PAGE.md
 
-The page has the tables of `SECTIONS`: steps of stacks of small networks beside JAX, where it is installed; gradients and
-steps of ResNet20; epochs of images as CIFAR's; tests/test_gpu.py; and the kernels of a block of steps. Each is written
-when it is known, so that a run that is stopped leaves the earlier ones; PAGE.json has the numbers. A section that fails
-says so in its place. `--device cpu --small` runs everything in small sizes, which a test does.
+The page has the tables of `SECTIONS`: steps of stacks of small networks beside JAX, where it is installed; gradients
+and steps of ResNet20; epochs of images as CIFAR's; the kernels of a block of steps; and tests/test_gpu.py. Each is
+written when it is known, so that a run that is stopped leaves the earlier ones; PAGE.json has the numbers. A section
+that fails says so in its place. `--device cpu --small` runs everything in small sizes, which a test does.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Profiler(bdl.callbacks.StepCallback):
     def must_see(self, step: int) -> bool:
         return step in (self.first, self.last)
 
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if trainer.global_step == self.first:
             self.profile.__enter__()
         elif trainer.global_step == self.last:
