@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from bdl.batch import Inputs, map_tensors
+from bdl.engine.branches import Branches
 from bdl.engine.functional import call, named_tensors, on_leaves
 from bdl.engine.graphs import Graphs, Recorder
 from bdl.engine.stack import ChainStack
@@ -128,29 +129,39 @@ class OnLeaves(Gradient):
 
 
 class InTurn(Gradient):
-    """That of `Autograd` for a stack whose networks run one after another: each goes back before the next one runs.
+    """That of `Autograd` for a stack whose networks run by themselves: each goes back before its next one runs.
 
-    What a network keeps for its gradient is then held once, not once per chain.
+    What a network keeps for its gradient is then held once, not once per chain. On a GPU `branches` may run several
+    networks at once, and it is held for these.
     """
 
-    def __init__(self, stack: ChainStack, loss: Loss, context: Callable[[], AbstractContextManager[Any]] = nullcontext):
+    def __init__(
+        self,
+        stack: ChainStack,
+        loss: Loss,
+        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        branches: Branches | None = None,
+    ):
         self._names, params = zip(*((n, p) for n, p in stack.net.named_parameters() if p.requires_grad), strict=True)
         self.params = list(params)
         self._stack, self._loss, self._context = stack, loss, context
+        self._branches = branches or Branches(self.params[0].device, most=1)
 
     def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
         networks, y = self._stack.networks(), self._stack.per_chain(y)
-        losses, idle = [], set(range(len(self.params)))
-        with torch.enable_grad(), self._context():
-            for c, outputs in enumerate(self._stack.in_turn(networks, x)):
-                loss = mean_loss(self._loss, outputs.unsqueeze(0), y[c : c + 1], 1)
-                backward(loss)
-                losses.append(loss.detach())
-                leaves = [networks[c][name] for name in self._names]
-                idle &= set(gather(leaves, [place[c] for place in out]))
-                for leaf in leaves:
-                    leaf.grad = None
-                del outputs, loss  # and with them what the network has kept, before the next one runs
+        losses, idle, outputs = [], set(range(len(self.params))), self._stack.in_turn(networks, x)
+        with torch.enable_grad(), self._branches.fork(len(networks)) as branch:
+            for c, network in enumerate(networks):
+                with branch(c):  # the gradient of a kernel runs on the stream of the kernel
+                    with self._context():
+                        loss = mean_loss(self._loss, next(outputs).unsqueeze(0), y[c : c + 1], 1)
+                    backward(loss)
+                    losses.append(loss.detach())
+                    leaves = [network[name] for name in self._names]
+                    idle &= set(gather(leaves, [place[c] for place in out]))
+                    for leaf in leaves:
+                        leaf.grad = None
+                    del loss  # and with it what the network has kept, before the next one runs
         self.idle = sorted(idle)
         return torch.cat(losses)
 

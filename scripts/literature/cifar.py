@@ -40,6 +40,7 @@ SCHEDULES = {
     "fixed_hot": "T = 1, lr fixed", "decay_hot": "T = 1, lr falls", "decay_both_hot": "T = 1, lr, T fall",
 }  # fmt: skip
 HOT = [f"{schedule}_hot_{method}" for schedule in ("fixed", "decay", "decay_both") for method in ("sghmc", "awsghmc")]
+RULED = 100.0  # T_eff / T from which on batches make 99 % of the noise
 METHODS = {"msgd": "M-SGD", "sghmc": "SGHMC", "awsghmc": "AWSGHMC"}
 
 
@@ -162,6 +163,8 @@ def row(data: str, cell: str, runs: list[FinishedRun]) -> list[str]:
     heat = [1 + run.metrics["noise_ratio"] for run in runs if run.metrics["temperature"]]
     pull = [run.metrics["weighting/multiplier"] for run in runs if "weighting/multiplier" in run.metrics]
     means = [f"{statistics.mean(values):.2f}" if values else "–" for values in (heat, pull)]
+    if heat and statistics.mean(heat) > RULED:
+        means[0] += ": T and weighting cannot matter"
     about = (listed(getattr(run, name) for run in runs) for name in ("samples", "epochs", "seed", "device"))
     published = [f"{value:.2f}" for value in PUBLISHED[data].get(cell, ())] or ["–", "–"]
     return [SCHEDULES[schedule], METHODS[method], *published, *ours, *means, *about]

@@ -8,10 +8,11 @@
 
 The real code runs, with real numbers, and the rules of an accelerator hold: tensors of two devices do not meet, but for
 a CPU tensor of one number; a generator draws on its own device; "mps" has no float64; a capture neither waits, nor uses
-memory of the host, nor draws. Kernels and waits of the host are counted by the line of bdl that caused them.
+memory of the host, nor draws; two streams do not touch the same memory in an order that is left to chance. Kernels and
+waits of the host are counted by the line of bdl that caused them.
 
 A generator of the device draws the CPU's numbers, so that a run can be compared with one on the CPU to the bit. It
-cannot show what depends on cuDNN, autocast, streams, memory or time.
+cannot show what depends on cuDNN, autocast, memory or time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tape import Tape, mapped, tensors
+from streams import Stream, Streams
+from tape import Tape, mapped, tensors, written
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -194,6 +196,7 @@ class Device(TorchDispatchMode):
         self.device, self._root = torch.device(kind.removesuffix(":0"), 0), root
         self._counts: list[Counts] = []  # of the blocks that count
         self._tape: Tape | None = None  # of the capture under way
+        self.streams = Streams()
         self._patches = contextlib.ExitStack()
 
     @staticmethod
@@ -222,11 +225,13 @@ class Device(TorchDispatchMode):
     @contextlib.contextmanager
     def _capture(self, graph: CUDAGraph, **settings: Any) -> Iterator[None]:
         self._tape = graph.tape
+        self.streams.begin_capture()
         try:
             yield
         finally:
             self._tape = None
             graph.tape.finish()
+            self.streams.end_capture()
 
     def launch(self, tape: Tape) -> None:
         for seen in self._counts:
@@ -242,6 +247,9 @@ class Device(TorchDispatchMode):
         self._patch(torch, "Generator", Generator)
         self._patch(torch.cuda, "CUDAGraph", CUDAGraph)
         self._patch(torch.cuda, "graph", self._capture)
+        self._patch(torch.cuda, "Stream", Stream)
+        self._patch(torch.cuda, "stream", self.streams.on)
+        self._patch(torch.cuda, "current_stream", lambda device=None: self.streams.current)
         # Without a generator of its own the device draws from the CPU's stream
         self._patch(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
         self._patch(torch.cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state))
@@ -291,7 +299,12 @@ class Device(TorchDispatchMode):
         inner_kwargs |= {} if asked is None else {"device": CPU}
         inner_kwargs |= {"pin_memory": False} if inner_kwargs.get("pin_memory") else {}
         run = func if self._tape is None else lambda *a, **k: self._tape.call(func, a, k)  # type: ignore[union-attr]
+        changed = [] if len(self.streams.all) == 1 else list(written(func, inner_args, inner_kwargs))
         result = run(*inner_args, **inner_kwargs)
+        if len(self.streams.all) > 1 and name not in FREE:
+            self.streams.see(
+                tensors((inner_args, inner_kwargs)), [*changed, *tensors(result)], f"{name} at {self._line()}"
+            )
         same = {id(t.inner): t for t in here}
         return mapped(lambda t: same[id(t)] if id(t) in same else self._own(t, name, asked), result)
 
@@ -351,6 +364,7 @@ class Device(TorchDispatchMode):
     def waits(self, name: str) -> None:
         """The host waits for the device."""
         self._refuse_in_capture(f"{name} waits for the device")
+        self.streams.synchronise()
         self._count("waits", name)
 
     def _refuse_in_capture(self, what: str) -> None:

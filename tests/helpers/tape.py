@@ -132,3 +132,5 @@ def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
     for argument in func._schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write and argument.name in given:
             yield from tensors(given[argument.name])
+    if func.overloadpacket.__name__ == "native_batch_norm" and given.get("training"):  # its schema does not say so
+        yield from tensors((given["running_mean"], given["running_var"]))
