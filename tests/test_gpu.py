@@ -427,8 +427,8 @@ class CountedGraphs:
         self.records = self.launches = 0
         monkeypatch.setattr("bdl.engine.choose.recorder_for", lambda device: self)
 
-    def __call__(self, work):
-        launch, result = record_on_cuda(work)
+    def __call__(self, work, streams=()):
+        launch, result = record_on_cuda(work, streams)
         self.records += 1
 
         def counted() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import lightning as L
@@ -215,7 +214,7 @@ class StepBlocks:
             rows = None if whole or gradient is None else loader.rows_ahead(len(settings))
             if gradient is not None and (whole or rows is not None):
                 settings = settings if rows is None else settings[: len(rows)]
-                steps = self.sampler.walk(partial(gradient.walk, loader.x, loader.y, rows), settings)
+                steps = self.sampler.walk(gradient.batches(loader.x, loader.y, rows, loader.chains), settings)
             made += steps
             loader.advance(steps)
             self.walks = steps > 0

@@ -268,5 +268,6 @@ class BayesianModule(L.LightningModule):
         with context():
             casts = torch.is_autocast_enabled(self.device.type)
         if type(self).batch_loss is BayesianModule.batch_loss:
-            graphs = not self.sampler.dynamics.full_batch
-            self._gradient = choose_gradient(self.net, self.loss, self.compiled, self._autograd, graphs, casts)
+            dynamics = self.sampler.dynamics
+            graphs, whole = dynamics.recordable or not dynamics.full_batch, dynamics.full_batch
+            self._gradient = choose_gradient(self.net, self.loss, self.compiled, self._autograd, graphs, whole, casts)

@@ -79,6 +79,7 @@ class MCLMC(FullBatch):
     adapt_steps: int = 0
     travels = ("theta", "gradient", "potential", "direction")
     every_gradient = True  # u has unit length over all parameters
+    recordable = True  # once it no longer adapts
 
     def __post_init__(self) -> None:
         if self.integrator not in STAGES:
@@ -127,7 +128,7 @@ class MCLMC(FullBatch):
         s.theta.copy_(torch.where(done, theta, s.theta))
         s.gradient.copy_(torch.where(done, gradient, s.gradient))
         s.direction.copy_(torch.where(done, u, -before))
-        s.potential = torch.where(done, potential, s.potential[..., None]).squeeze(-1)
+        s.potential.copy_(torch.where(done, potential, s.potential[..., None]).squeeze(-1))
         s.steps += 1
         self._learn(s, torch.where(done, error, 0).squeeze(-1).square() / d, done.squeeze(-1))
         return s
@@ -147,9 +148,9 @@ class MCLMC(FullBatch):
 
     def _learn(self, s: Microcanonical, square: Tensor, done: Tensor) -> None:
         """Tune lr and L, in the first `adapt_steps` steps; then only count. square (...): ΔE²/d; done (...)."""
-        s.undone = s.undone + ~done
+        s.undone.add_(~done)
         if s.steps > self.adapt_steps:
-            s.error = s.error + square
+            s.error.add_(square)
             return
         self._tune_lr(s, square, done)
         first, last = (int(share * self.adapt_steps) for share in SPREAD)

@@ -105,6 +105,7 @@ class SGNHT(Underdamped):
     rate: float | None = 1e-3  # r; None: lr tau
     caveat = f"{MEAN_ONLY}; it {SUBTRACTS_INDEPENDENT}"
     thermostat = True
+    recordable = True
     every_gradient = True  # the thermostat averages |m|² over all parameters
 
     def __post_init__(self) -> None:

@@ -189,7 +189,7 @@ class HistogramWeighting(Weighting):
             h.hurry()
 
     def observe(self, h: Histogram, u: Array, temperature: Scalar, zeta: float, num_data: int = 1) -> None:
-        """Remember the energies u (C,), end the pilot when they no longer drift, and check that the bins hold them.
+        """Remember the energies u (C,), or (n, C) of several steps with bins, end the pilot when they no longer drift, and check that the bins hold them.
 
         Chains of one temperature have one range of bins. Raises ConfigError for given bins that miss the energies.
         """
