@@ -12,6 +12,8 @@ from bdl.batch import Inputs
 from bdl.engine.gradient import Gradient
 from bdl.engine.graphs import Graphs, Recorder
 
+FEW = 2**20  # rows for which there is always room, so that a longer walk needs no other graphs
+
 
 class Recorded(Gradient):
     """A gradient whose kernels, which never wait for the device, a CUDA graph launches together with the energy's.
@@ -22,7 +24,7 @@ class Recorded(Gradient):
     def __init__(self, gradient: Gradient, record: Recorder, required: bool = False, walks_only: bool = False):
         self.params, self._gradient, self._graphs = gradient.params, gradient, Graphs(record, required)
         self._walks_only, self._whole_steps = walks_only, Graphs(record, required)
-        self._places: dict[int, Tensor] = {}  # of the rows of so many batches
+        self._places: list[Tensor] = []  # at most one: where the rows of a walk lie
         self.launch = None if walks_only else self._graphs.run
 
     @property
@@ -60,37 +62,42 @@ class HeldBatches:
     Args:
         gradient: finds the gradient of a batch.
         graphs: those of whole steps.
-        places: of the rows, by their number of batches; it is filled.
+        places: holds the tensor where graphs read the rows, once there is one.
         x, y, rows, chains: see `Gradient.walk` and `Gradient.batches`.
     """
 
     def __init__(
-        self, gradient: Gradient, graphs: Graphs, places: dict[int, Tensor], x: Tensor, y: Tensor,
+        self, gradient: Gradient, graphs: Graphs, places: list[Tensor], x: Tensor, y: Tensor,
         rows: Tensor | None, chains: int | None,
     ):  # fmt: skip
         self._gradient, self._graphs, self._places = gradient, graphs, places
         self._x, self._y, self._rows, self._chains = x, y, rows, chains
-        self._held: Tensor | None = None  # the rows of the next steps
+        self._taken: Tensor | None = None  # (steps, ...) the rows of the steps of a graph
 
     @property
     def idle(self) -> Sequence[int]:
         """Parameters for which the last `write` found no gradient."""
         return self._gradient.idle
 
-    def hold(self, first: int, steps: int) -> None:
-        """Let the next steps have the batches from number `first` on."""
-        if self._rows is None:
+    def hold(self) -> None:
+        """Put the rows of all steps where graphs read them."""
+        rows = self._rows
+        if rows is None:
             return
-        rows = self._rows[first : first + steps]
-        if steps not in self._places or self._places[steps].shape != rows.shape:
-            self._places[steps] = torch.empty_like(rows, memory_format=torch.contiguous_format)
-        self._held = self._places[steps].copy_(rows)
+        if not self._places or self._places[0].shape[1:] != rows.shape[1:] or len(self._places[0]) < len(rows):
+            room = max(len(rows), FEW // rows[0].numel())
+            self._places[:] = [rows.new_empty(1 << (room - 1).bit_length(), *rows.shape[1:])]
+        self._places[0][: len(rows)].copy_(rows)
+
+    def take(self, index: Tensor) -> None:
+        """Let the next steps have the batches of these numbers (steps,). A graph may hold the kernels."""
+        self._taken = None if self._rows is None else self._places[0].index_select(0, index)
 
     def write(self, k: int, out: Sequence[Tensor]) -> Tensor:
-        """`Gradient.write` on the k-th batch that is held."""
+        """`Gradient.write` on the k-th batch that was taken."""
         batch = [v if self._chains is None else v.expand(self._chains, *v.shape) for v in (self._x, self._y)]
-        if self._held is not None:
-            rows = self._held[k]
+        if self._taken is not None:
+            rows = self._taken[k]
             batch = [v.index_select(0, rows.flatten()).unflatten(0, rows.shape) for v in (self._x, self._y)]
         return self._gradient.write(*batch, out)
 
@@ -98,4 +105,4 @@ class HeldBatches:
         self, work: Callable[[], Any], key: Hashable, reads: Sequence[object], streams: Sequence[torch.Generator]
     ) -> Any:
         """See `Graphs.run`. reads: what the kernels use besides the batches."""
-        return self._graphs.run(work, key, (*reads, *streams, self._x, self._y, self._held), streams)
+        return self._graphs.run(work, key, (*reads, *streams, self._x, self._y, *self._places), streams)

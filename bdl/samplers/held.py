@@ -44,13 +44,13 @@ class HeldNumbers:
             self._values[name] = value
         return place
 
-    def rows(self, name: str, rows: Sequence[tuple[float, ...]]) -> Tensor:
-        """The tensor (len(rows), n) of this name and length, filled if a number is another one than before."""
-        name = f"{name} of {len(rows)}"
+    def rows(self, name: str, rows: Sequence[tuple[float, ...]], most: int) -> Tensor:
+        """The tensor (most, n) of this name, whose first rows are filled if a number is another one than before."""
         if name not in self._tensors:
-            self._tensors[name] = self._like.new_empty(len(rows), len(rows[0]))
+            self._tensors[name] = self._like.new_empty(most, len(rows[0]))
         if self._values.get(name) != rows:
-            self._tensors[name].copy_(torch.tensor(rows, dtype=self._like.dtype), non_blocking=True)
+            values = torch.tensor(rows, dtype=self._like.dtype)
+            self._tensors[name][: len(rows)].copy_(values, non_blocking=True)
             self._values[name] = rows
         return self._tensors[name]
 

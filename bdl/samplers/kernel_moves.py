@@ -71,7 +71,7 @@ class KernelMoves(Moves):
         return chain.per_chain(start_loss.reshape(-1))
 
     def is_single(self, step: int) -> bool:
-        return is_rechecked(step)
+        return is_rechecked(step) or self.on_gpu and step < (self.kernel.adapt_steps or 0)
 
     def walk_in_c(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
         """A step that is not finite is undone, as in a single step."""

@@ -176,6 +176,9 @@ class GradientMoves(Moves):
         potential.idle.put_back(alone)
         potential.renew_prior(now.temperature)
 
+    def is_single(self, step: int) -> bool:
+        return self.on_gpu and self.whole.room == 0
+
     def can_walk(self, settings: Sequence[StepSettings]) -> bool:
         in_graphs = self.on_gpu or self.potential.clip is None and not self._weighted
         return in_graphs and type(self.evaluation) is BatchGradient and super().can_walk(settings)

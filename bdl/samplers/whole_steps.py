@@ -20,9 +20,10 @@ from bdl.samplers.chain import Chain
 from bdl.samplers.held import HeldNumbers
 from bdl.samplers.potential import Potential
 from bdl.samplers.settings import StepSettings
+from bdl.samplers.weighting.recorded import MOST
 from bdl.samplers.weighting.reweighting import Reweighting
 
-SIZES = (20, 5, 1)  # steps of a graph, whose first one is a multiple of them: what happens at some steps stays in place
+SIZES = (MOST, 5, 1)  # steps of a graph, whose first one is a multiple of them: what happens at some steps stays in place
 LONGEST = 1000  # steps of a walk
 
 
@@ -31,7 +32,9 @@ class Batches(Protocol):
 
     idle: Sequence[int]
 
-    def hold(self, first: int, steps: int) -> None: ...
+    def hold(self) -> None: ...
+
+    def take(self, index: Tensor) -> None: ...
 
     def write(self, k: int, out: Sequence[Tensor]) -> Tensor: ...
 
@@ -81,11 +84,14 @@ class WholeSteps(ABC):
 
     def walk(self, batches: Batches, settings: Sequence[StepSettings]) -> int:
         """Make the steps; returns how many."""
-        made = 0
-        while made < len(settings):
-            step, room = self.chain.steps, min(self.room, len(settings) - made)
-            n = next(size for size in SIZES if step % size == 0 and size <= room)
-            batches.hold(made, n)
+        held, items, made = self.held, self.potential.num_data, 0
+        assert held is not None
+        rates: Any = [(now.lr, now.temperature / items) for now in settings]  # type: ignore[operator]
+        self._rates, self._done = held.rows("rates", rates, LONGEST), held.put("done", 0.0)
+        self._done.zero_()  # steps of the walk, which graphs count
+        batches.hold()
+        while made < len(settings) and (room := min(self.room, len(settings) - made)):
+            n = next(size for size in SIZES if self.chain.steps % size == 0 and size <= room)
             self.make(batches, settings[made : made + n])
             self.chain.note_walk(n)
             made += n
@@ -93,23 +99,24 @@ class WholeSteps(ABC):
 
     @property
     def room(self) -> int:
-        """How many steps one graph may hold at most."""
+        """How many steps one graph may hold at most; 0 where the next step is no part of a walk."""
         return SIZES[0]
 
     @abstractmethod
     def make(self, batches: Batches, settings: Sequence[StepSettings]) -> None:
-        """Make steps on the batches that are held."""
+        """Make the next steps."""
 
-    def rates(self, settings: Sequence[StepSettings]) -> Tensor:
-        """(steps, 2) lr and tau."""
-        assert self.held is not None
-        n = self.potential.num_data
-        return self.held.rows("rates", [(now.lr, now.temperature / n) for now in settings])  # type: ignore[misc,operator]
+    def begin(self, batches: Batches, steps: int) -> list[tuple[Tensor, Tensor]]:
+        """The first kernels of so many steps: the batches, and () lr and tau of each, lr (d,) under factors."""
+        index = torch.arange(steps, device=self._done.device) + self._done.long()
+        self._done.add_(steps)
+        batches.take(index)
+        return [(self.factored(row[0]), row[1]) for row in self._rates.index_select(0, index)]
 
-    def reads(self, rates: Tensor) -> list[object]:
+    def reads(self) -> list[object]:
         """What the kernels read, but for those of a weighting."""
         chain, potential = self.chain, self.potential
-        memory = chain.theta, chain.g, chain.z, *chain.tensors(), rates, chain.lr_factors
+        memory = chain.theta, chain.g, chain.z, *chain.tensors(), chain.lr_factors, self._rates, self._done
         return [*memory, potential.prior, potential.divergence]
 
     def keep(self, state: Any) -> None:
@@ -133,14 +140,14 @@ class GradientSteps(WholeSteps):
 
     @property
     def room(self) -> int:
-        return self.reweighting.room if self.weighted else SIZES[0]
+        return self.reweighting.room if self.weighted else super().room
 
     def takes(self, settings: Sequence[StepSettings]) -> bool:
         return super().takes(settings) and (not self.weighted or self.reweighting.can_walk(settings))
 
     def make(self, batches: Batches, settings: Sequence[StepSettings]) -> None:
         chain, potential, n = self.chain, self.potential, len(settings)
-        first, rates = chain.steps, self.rates(settings)
+        first = chain.steps
         injects = [chain.injects(now.temperature) for now in settings]
         seen = [self.batch_noise.reads(first + k) for k in range(n)]
         weighed = self.reweighting.begin(n, settings[0]) if self.weighted else None
@@ -148,7 +155,7 @@ class GradientSteps(WholeSteps):
 
         def work() -> Any:
             evaluations, gradients = [], []
-            for k in range(n):
+            for k, (lr, tau) in enumerate(self.begin(batches, n)):
                 loss = batches.write(k, chain.g_views)
                 e = potential.evaluate(loss, list(batches.idle), weighed is not None, notes=False)
                 evaluations.append(e)
@@ -159,14 +166,13 @@ class GradientSteps(WholeSteps):
                     weighed.act(k, e.g, e.energy)  # type: ignore[arg-type]
                 alone = potential.idle.values(e.idle)
                 z = chain.noise.fill(chain.z, first + k, chain.generator) if injects[k] else chain.z.zero_()
-                lr, tau = self.factored(rates[k, 0]), rates[k, 1]
                 self.keep(chain.dynamics.step(chain.state, e.g, lr, tau, z))  # type: ignore[attr-defined]
                 potential.idle.put_back(alone)
             potential.divergence.note_all([e.total for e in evaluations])
             return evaluations[0], gradients, None if weighed is None else weighed.results()
 
         key = n, tuple(injects), tuple(seen), None if weighed is None else weighed.key
-        reads = [*self.reads(rates), *(() if weighed is None else weighed.reads)]
+        reads = [*self.reads(), *(() if weighed is None else weighed.reads)]
         e, gradients, weights = batches.run(work, key, reads, [chain.generator])
         potential.accept(e, settings[0].lr, n)
         for k, g in zip([k for k in range(n) if seen[k]], gradients, strict=True):
@@ -205,11 +211,11 @@ class KernelSteps(WholeSteps):
 
     def make(self, batches: Batches, settings: Sequence[StepSettings]) -> None:
         chain, n, kernel = self.chain, len(settings), self.chain.dynamics
-        rates, before = self.rates(settings), chain.state.steps
+        before = chain.state.steps
         for now in settings:
             chain.injects(now.temperature)
 
-        def step(k: int) -> None:
+        def step(k: int, lr: Tensor, tau: Tensor) -> None:
             start = chain.theta.clone()  # proposals are evaluated in the parameters themselves
 
             def evaluate(theta: Tensor) -> Any:
@@ -218,13 +224,13 @@ class KernelSteps(WholeSteps):
             z = chain.noise.fill(chain.z, chain.steps + k, chain.generator)
             log_u = log_uniform(chain)
             s = dataclasses.replace(chain.state, theta=start)
-            self.keep(kernel.kernel(s, evaluate, rates[k, 0], rates[k, 1], z, log_u))  # type: ignore[attr-defined]
+            self.keep(kernel.kernel(s, evaluate, lr, tau, z, log_u))  # type: ignore[attr-defined]
 
         def work() -> None:
-            for k in range(n):
-                step(k)
+            for k, (lr, tau) in enumerate(self.begin(batches, n)):
+                step(k, lr, tau)
 
-        batches.run(work, n, self.reads(rates), [chain.generator])
+        batches.run(work, n, self.reads(), [chain.generator])
         chain.state.steps = before + n
 
 

@@ -15,6 +15,7 @@ from bdl.samplers.potential import Launch
 from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.histogram import Histogram
 
+MOST = 20  # steps of a graph
 SMOOTHING = 0.95  # decay of the running mean under energy="ema"
 
 
@@ -65,7 +66,7 @@ class RecordedWeighting:
         """See `Reweighting.begin`. last: (C,) the energy of the last step."""
         learns = not h.frozen
         moves = [self.weighting.advance(h) if learns else (0.0, False) for _ in range(steps)]
-        gammas = self._held.rows("gamma", [(gamma,) for gamma, _ in moves])
+        gammas = self._held.rows("gammas", [(gamma,) for gamma, _ in moves], MOST)
         numbers = self._numbers(now.temperature, now.zeta)
         mean = self._held.copy("mean", last) if self.weighting.energy == "ema" and last is not None else None
         return WeighedSteps(self, h, numbers, gammas, [tabulates for _, tabulates in moves], learns, mean)
@@ -99,7 +100,7 @@ class WeighedSteps:
     kernels: RecordedWeighting
     h: Histogram
     numbers: Numbers
-    gammas: Tensor  # (steps, 1)
+    gammas: Tensor  # (steps or more, 1)
     tabulates: Sequence[bool]
     learns: bool
     mean: Tensor | None  # (C,) the running mean of the energies before the steps, under energy="ema"

@@ -113,9 +113,9 @@ class Reweighting(Saved):
 
     @property
     def room(self) -> int:
-        """How many steps there are before the bins may change."""
-        assert self.histogram is not None
-        return RECENT - self.histogram.seen % RECENT
+        """How many steps there are before the bins may change; 0 where a pilot has still to find them."""
+        h = self.histogram
+        return 0 if h is None or h.edges is None else RECENT - h.seen % RECENT
 
     def begin(self, steps: int, now: StepSettings) -> WeighedSteps:
         """The kernels of so many steps, for which `can_walk` holds; `end` follows."""

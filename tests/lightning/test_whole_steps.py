@@ -1,0 +1,158 @@
+"""Tests of `bdl.samplers.whole_steps`, `bdl.engine.recorded`, `bdl.samplers.weighting.recorded`: walks on a GPU.
+
+The simulated device counts kernels and waits. Its products of matrices depend on where their memory begins, so states
+are compared within rounding, and random streams to the bit.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import toys
+from repeats import slow_where
+from simulated import Counts, Device
+from test_blocks import EveryBatch
+from torch import Tensor, nn
+
+import bdl
+from bdl.data import TensorBatches
+from bdl.lightning.blocks import StepBlocks
+from bdl.models import MLP
+from bdl.samplers.noise import Noise
+from bdl.samplers.whole_steps import GradientSteps, KernelSteps
+from bdl.schedules import Cosine
+
+pytestmark = pytest.mark.filterwarnings("ignore::bdl.BdlWarning")
+C, STEPS = 3, 101
+RANGE = {"low": 0.0, "high": 120.0, "bins": 10}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run, and the most kernels and launches of a step of its walks."""
+
+    sampler: dict[str, Any] = field(default_factory=dict)
+    kernels: float = 0.9
+    net: Any = None
+    batch: int = 1
+    lr: Any = Cosine(0.1, STEPS, final=0.01)
+    temperature: Any = Cosine(2.0, STEPS, final=0.5)
+    shared: bool = False
+
+
+WEIGHTED = {"temperature": None, "kernels": 1.0}
+CASES = {
+    "sgd": Case({"dynamics": bdl.SGD(0.8)}),
+    "sgld": Case({"dynamics": bdl.SGLD()}),
+    "sghmc": Case(),
+    "baoab": Case({"dynamics": bdl.BAOAB(0.3)}),
+    "sgnht": Case({"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
+    "awsghmc": Case({"weighting": bdl.AdaptiveWeight(zeta=2.0, **RANGE)}, **WEIGHTED),
+    "awsgld, U/T": Case(
+        {"dynamics": bdl.SGLD(), "weighting": bdl.AdaptiveWeight(zeta=2.0, units="temperature", **RANGE)}, **WEIGHTED
+    ),
+    "contour, smoothed, shared": Case({"weighting": bdl.Contour(**RANGE, shared=True, energy="ema")}, **WEIGHTED),
+    "mclmc": Case({"dynamics": bdl.MCLMC(adapt_steps=20)}, 0.7, batch=toys.N, lr=lambda step: 0.01),
+    "T = 0 half of the time": Case(kernels=3, temperature=lambda step: float(step // 10 % 2)),
+    "shared batches": Case(shared=True),
+    "clip, Student-t": Case({"clip": bdl.ClipNorm(0.5), "prior": bdl.StudentT(3.0, "he")}),
+    "a factor of lr": Case({"blocks": {"0.*": bdl.Block(lr_factor=0.5)}}),
+    "other layers": Case(net=nn.Sequential(nn.Linear(toys.D, 5), nn.LayerNorm(5), nn.Linear(5, toys.K))),
+}
+SAME_WAY = ("sgd", "sgld", "baoab", "awsgld, U/T", "shared batches", "clip, Student-t", "a factor of lr")
+
+
+class Walks:
+    """Counts what the walks of a run do after `warm` steps, by which time their graphs are recorded."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, warm: int = 61):
+        self.steps, self.seen, self.all = 0, Counts(), 0
+        walk = StepBlocks._walk
+
+        def counted(blocks: StepBlocks, most: int) -> int:
+            counts = blocks.sampler.steps >= warm
+            with Device.present().counted() as seen:
+                made = walk(blocks, most)
+            self.all += made
+            if counts:
+                self.steps += made
+                self.seen.kernels += seen.kernels
+                self.seen.waits += seen.waits
+                self.seen.launches += seen.launches
+            return made
+
+        patch.setattr(StepBlocks, "_walk", counted)
+
+    @property
+    def each(self) -> float:
+        """Kernels and graphs that the host launches a step."""
+        return (self.seen.kernels.total() + self.seen.launches) / self.steps
+
+
+class Sees(bdl.callbacks.StepCallback):
+    """Must see some steps, after which walks end."""
+
+    ends_block = False
+
+    def __init__(self, *steps: int):
+        self.steps = steps
+
+    def must_see(self, step: int) -> bool:
+        return step in self.steps
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        pass
+
+
+def fit(folder, case: Case, *callbacks: Any, steps: int = STEPS, resume: Any = None, **options: Any):
+    """The module after a run on the simulated device; 40 steps make an epoch."""
+    torch.manual_seed(7 if resume is None else 8)
+    net = MLP((toys.D, 5, toys.K)) if case.net is None else case.net
+    stack = bdl.ChainStack(net, C, seed=1, shared=case.shared)
+    module = toys.module(stack, C, **(case.sampler | options.pop("sampler", {})))
+    module.compiled = options.pop("compile", "auto")
+    schedule = bdl.Schedule(lr=case.lr, temperature=case.temperature)
+    save = bdl.SaveLast(folder / "checkpoints", every=1000)
+    trainer = toys.trainer(folder, steps, [schedule, save, *callbacks], max_epochs=-1, **options)
+    loader = options.pop("loader", None) or TensorBatches(
+        *toys.tensors(), case.batch, chains=None if case.shared else C
+    )
+    trainer.fit(module, loader, ckpt_path=resume, weights_only=True)
+    return module
+
+
+def left(module) -> dict[str, Tensor]:
+    """What the steps leave, on the CPU."""
+    sampler, h = module.sampler, module.sampler.reweighting.histogram
+    s, noise = sampler.chain.state, sampler.batch_noise
+    made = {k: v for k, v in vars(s).items() if isinstance(v, Tensor)}
+    made |= {"Var(g)": noise.mean, "previous": noise.previous}
+    if h is not None:
+        made |= {k: getattr(h, k) for k in ("psi", "log_psi", "visits", "window", "clock", "pace", "left")}
+        made |= {"multiplier": sampler.multiplier, "log weight": sampler.log_weight, "energy": sampler.energy}
+    return {k: v.detach().cpu() for k, v in made.items() if v is not None}
+
+
+def assert_same(one, other, exact: bool = False) -> None:
+    a, b = left(one), left(other)
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], atol=2e-4, rtol=2e-4, msg=lambda m, name=name: f"{name}: {m}")
+    assert torch.equal(one.sampler.chain.generator.get_state(), other.sampler.chain.generator.get_state())
+    assert one.sampler.steps == other.sampler.steps
+
+
+@pytest.mark.parametrize("name", slow_where(SAME_WAY.__contains__, CASES))
+def test_walks_leave_what_single_steps_leave_in_few_launches(tmp_path, simulated, monkeypatch, name):
+    """Most steps are made in walks, which never wait for the device."""
+    walks = Walks(monkeypatch)
+    made = fit(tmp_path / "a", CASES[name], Sees(24, 61, 80))
+    print(f"{name}: {walks.each:.2f} kernels and graphs a step in walks, which made {walks.all} of {STEPS}")
+    assert walks.all > 0.7 * STEPS and walks.steps > 20, walks.seen
+    assert all("partition.py" in line or "histogram.py" in line for _, line in walks.seen.waits), walks.seen
+    assert walks.each <= CASES[name].kernels, walks.seen
+    assert_same(made, fit(tmp_path / "b", CASES[name], EveryBatch()))
