@@ -20,11 +20,10 @@ from bdl.samplers.chain import Chain
 from bdl.samplers.held import HeldNumbers
 from bdl.samplers.potential import Potential
 from bdl.samplers.settings import StepSettings
-from bdl.samplers.weighting.recorded import MOST
+from bdl.samplers.weighting.recorded import LONGEST
 from bdl.samplers.weighting.reweighting import Reweighting
 
-SIZES = (MOST, 5, 1)  # steps of a graph, whose first one is a multiple of them: what happens at some steps stays in place
-LONGEST = 1000  # steps of a walk
+SIZES = (20, 5, 1)  # steps of a graph, whose first one is a multiple of them: what happens at some steps stays in place
 
 
 class Batches(Protocol):
@@ -106,10 +105,14 @@ class WholeSteps(ABC):
     def make(self, batches: Batches, settings: Sequence[StepSettings]) -> None:
         """Make the next steps."""
 
-    def begin(self, batches: Batches, steps: int) -> list[tuple[Tensor, Tensor]]:
-        """The first kernels of so many steps: the batches, and () lr and tau of each, lr (d,) under factors."""
+    def index(self, steps: int) -> Tensor:
+        """(steps,) the numbers of the next steps in the walk, which counts them."""
         index = torch.arange(steps, device=self._done.device) + self._done.long()
         self._done.add_(steps)
+        return index
+
+    def begin(self, batches: Batches, index: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Take the batches of the steps of these numbers (steps,). Returns () lr and tau of each, lr (d,) under factors."""
         batches.take(index)
         return [(self.factored(row[0]), row[1]) for row in self._rates.index_select(0, index)]
 
@@ -145,17 +148,29 @@ class GradientSteps(WholeSteps):
     def takes(self, settings: Sequence[StepSettings]) -> bool:
         return super().takes(settings) and (not self.weighted or self.reweighting.can_walk(settings))
 
+    def walk(self, batches: Batches, settings: Sequence[StepSettings]) -> int:
+        if not self.weighted:
+            return super().walk(batches, settings)
+        self.reweighting.begin_walk(settings[0])
+        try:
+            return super().walk(batches, settings)
+        finally:
+            self.reweighting.end_walk()
+
     def make(self, batches: Batches, settings: Sequence[StepSettings]) -> None:
         chain, potential, n = self.chain, self.potential, len(settings)
         first = chain.steps
         injects = [chain.injects(now.temperature) for now in settings]
         seen = [self.batch_noise.reads(first + k) for k in range(n)]
-        weighed = self.reweighting.begin(n, settings[0]) if self.weighted else None
+        weighed = self.reweighting.begin(n) if self.weighted else None
         potential.sizes.see(None)
 
         def work() -> Any:
             evaluations, gradients = [], []
-            for k, (lr, tau) in enumerate(self.begin(batches, n)):
+            index = self.index(n)
+            if weighed is not None:
+                weighed.take(index)
+            for k, (lr, tau) in enumerate(self.begin(batches, index)):
                 loss = batches.write(k, chain.g_views)
                 e = potential.evaluate(loss, list(batches.idle), weighed is not None, notes=False)
                 evaluations.append(e)
@@ -169,16 +184,16 @@ class GradientSteps(WholeSteps):
                 self.keep(chain.dynamics.step(chain.state, e.g, lr, tau, z))  # type: ignore[attr-defined]
                 potential.idle.put_back(alone)
             potential.divergence.note_all([e.total for e in evaluations])
-            return evaluations[0], gradients, None if weighed is None else weighed.results()
+            return evaluations[0], gradients
 
         key = n, tuple(injects), tuple(seen), None if weighed is None else weighed.key
         reads = [*self.reads(), *(() if weighed is None else weighed.reads)]
-        e, gradients, weights = batches.run(work, key, reads, [chain.generator])
+        e, gradients = batches.run(work, key, reads, [chain.generator])
         potential.accept(e, settings[0].lr, n)
         for k, g in zip([k for k in range(n) if seen[k]], gradients, strict=True):
             self.batch_noise.observe(first + k, g)
-        if weights is not None:
-            self.reweighting.end(weights, settings[-1])
+        if weighed is not None:
+            self.reweighting.end(n, settings[-1])
 
 
 class KernelSteps(WholeSteps):
@@ -227,7 +242,7 @@ class KernelSteps(WholeSteps):
             self.keep(kernel.kernel(s, evaluate, lr, tau, z, log_u))  # type: ignore[attr-defined]
 
         def work() -> None:
-            for k, (lr, tau) in enumerate(self.begin(batches, n)):
+            for k, (lr, tau) in enumerate(self.begin(batches, self.index(n))):
                 step(k, lr, tau)
 
         batches.run(work, n, self.reads(), [chain.generator])

@@ -52,12 +52,7 @@ def settings() -> dict[str, Any]:
 
 
 class Window(bdl.callbacks.StepCallback):
-    """Counts what happens on the device in the steps after `first`, to `last`, all of one block.
-
-    The last one is a single step, because it is seen.
-    """
-
-    ends_block = False
+    """Counts what happens on the device in the steps after `first`, to `last`, all of one block."""
 
     def __init__(self, first: int, last: int):
         self.first, self.last, self.seen = first, last, Counts()
@@ -76,11 +71,13 @@ class Window(bdl.callbacks.StepCallback):
         self.sampler = pl_module.sampler
 
     def must_see(self, step: int) -> bool:
-        return step in (3, 4, self.first, self.last)  # a graph of a single step is recorded by then
+        return step in (3, 4, self.last)  # a graph of each kind of step is recorded by then
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def before_step(self) -> None:
         if self.sampler.steps == self.first:
             self._counting = Device.present().counted()
             self.seen = self._counting.__enter__()
-        elif self.sampler.steps == self.last:
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self.sampler.steps == self.last:
             self._counting.__exit__(None, None, None)

@@ -44,7 +44,7 @@ class Case:
     shared: bool = False
 
 
-WEIGHTED = {"temperature": None, "kernels": 1.0}
+WEIGHTED = {"temperature": None, "kernels": 1.4}  # with a look at the bins, at the hundredth step
 CASES = {
     "sgd": Case({"dynamics": bdl.SGD(0.8)}),
     "sgld": Case({"dynamics": bdl.SGLD()}),
@@ -156,3 +156,74 @@ def test_walks_leave_what_single_steps_leave_in_few_launches(tmp_path, simulated
     assert all("partition.py" in line or "histogram.py" in line for _, line in walks.seen.waits), walks.seen
     assert walks.each <= CASES[name].kernels, walks.seen
     assert_same(made, fit(tmp_path / "b", CASES[name], EveryBatch()))
+
+
+class Stops(bdl.callbacks.StepCallback):
+    """Asks the run to stop once somebody asks about a step after `at`."""
+
+    def __init__(self, at: int):
+        self.at = at
+
+    def on_train_start(self, trainer, pl_module):
+        self.trainer = trainer
+
+    def must_see(self, step):
+        self.trainer.should_stop = self.trainer.should_stop or step > self.at
+        return False
+
+
+@pytest.mark.parametrize("name", slow_where(lambda name: name != "awsghmc", ("sghmc", "sgnht", "awsghmc", "mclmc")))
+def test_a_run_that_stops_in_a_walk_resumes_its_stream(tmp_path, simulated, name):
+    """It goes on where another run walks, from a file; the graphs of the resumed run are new."""
+    whole = fit(tmp_path / "whole", CASES[name])
+    first = fit(tmp_path / "parts", CASES[name], Stops(47))
+    assert 40 < first.sampler.steps < STEPS
+    last = tmp_path / "parts" / "checkpoints" / "last.ckpt"
+    assert_same(whole, fit(tmp_path / "parts", CASES[name], resume=last))
+
+
+def noise_of_walk(module, steps: int = 40) -> Tensor:
+    """(steps, C, d) what SGLD adds to θ in each step of one walk, from its dynamics' calls at lr = 0.1 and no drift."""
+    return torch.stack([z.cpu() for z in module.sampler.drawn])
+
+
+def positions(folder, monkeypatch, **settings) -> Tensor:
+    """(40, C, d) the noise of steps 41 to 80, in units of its standard deviation: no gradient moves SGD's limit here.
+
+    The prior is flat and the network's outputs do not depend on its parameters, so that θ is a random walk.
+    """
+    seen: list[Tensor] = []
+
+    class Looks(bdl.callbacks.StepCallback):
+        ends_block = False
+
+        def must_see(self, step: int) -> bool:
+            return step >= 40 and step % 20 == 0
+
+        def on_train_batch_end(self, trainer, pl_module, *_: Any) -> None:
+            if pl_module.sampler.steps >= 40:
+                seen.append(pl_module.sampler.chain.theta.cpu())
+
+    net = nn.Sequential(nn.Linear(toys.D, 5), nn.Linear(5, toys.K))
+    for p in net.parameters():
+        nn.init.zeros_(p)
+    sampler = {"dynamics": bdl.SGLD(), "prior": bdl.Uniform(), "num_data": toys.N, **settings}
+    fit(folder, Case(sampler, net=net, lr=lambda step: 1e-9, temperature=None), Looks())
+    return torch.stack(seen).diff(dim=0)
+
+
+def test_chains_stacks_seeds_and_steps_have_different_noise(tmp_path, simulated, monkeypatch):
+    """At lr = 1e-9 the steps are noise. The increments of 20 steps, of any two chains, stacks and seeds are unrelated."""
+    rows = [
+        positions(tmp_path / name, monkeypatch, **settings).flatten(0, 1)  # (walks x C, d)
+        for name, settings in (("a", {}), ("b", {"stack": 1}), ("c", {"seed": 1}))
+    ]
+    every = torch.cat(rows).double()
+    std = (20 * 2 * 1e-9 / toys.N) ** 0.5
+    assert every.std() / std == pytest.approx(1, abs=4 / (2 * every.numel()) ** 0.5)
+    related = torch.corrcoef(every).fill_diagonal_(0)
+    assert related.abs().max() < 5 / every.shape[1] ** 0.5
+
+
+class Repeats(GradientSteps):
+    pass

@@ -192,17 +192,9 @@ class Histogram:
         log_psi[...] = self.form.log_psi(lean(self.psi), lean(self.visits))
 
     def remember(self, u: Array) -> None:
-        """Put the energies of a step (C,), or of several (n, C), into the window."""
-        window, place = lean(self.window), self.seen % self.pilot
-        if u.ndim == 1:
-            window[place] = u
-            self.seen += 1
-            return
-        room = self.pilot - place
-        window[place : place + len(u)] = u[:room]
-        if len(u) > room:
-            window[: len(u) - room] = u[room:]
-        self.seen += len(u)
+        """Put the energies of one step into the window."""
+        lean(self.window)[self.seen % self.window.shape[0]] = u
+        self.seen += 1
 
     def recent(self, steps: int) -> Tensor:
         """(steps, C) the last energies, in their order."""

@@ -189,12 +189,16 @@ class HistogramWeighting(Weighting):
             h.hurry()
 
     def observe(self, h: Histogram, u: Array, temperature: Scalar, zeta: float, num_data: int = 1) -> None:
-        """Remember the energies u (C,), or (n, C) of several steps with bins, end the pilot when they no longer drift, and check that the bins hold them.
+        """Remember the energies u (C,), end the pilot when they no longer drift, and check that the bins hold them.
 
         Chains of one temperature have one range of bins. Raises ConfigError for given bins that miss the energies.
         """
-        pooled = not isinstance(temperature, Tensor)
         h.remember(u)
+        self.look(h, temperature, zeta, num_data)
+
+    def look(self, h: Histogram, temperature: Scalar, zeta: float, num_data: int = 1) -> None:
+        """`observe` for energies that the window holds already."""
+        pooled = not isinstance(temperature, Tensor)
         if h.edges is None:
             if h.seen % h.pilot == 0:
                 end_pilot(h, self.partition(num_data), pooled)

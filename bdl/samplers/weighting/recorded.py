@@ -15,7 +15,7 @@ from bdl.samplers.potential import Launch
 from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.histogram import Histogram
 
-MOST = 20  # steps of a graph
+LONGEST = 1000  # steps of a walk
 SMOOTHING = 0.95  # decay of the running mean under energy="ema"
 
 
@@ -33,6 +33,17 @@ class Numbers:
     tilt: Tensor | None  # (C,) 1/T0 - 1/T, with a target
 
 
+@dataclass
+class Walk:
+    """What the kernels of a walk read and write besides."""
+
+    numbers: Numbers
+    gammas: Tensor  # (LONGEST, 1) steps of psi
+    place: Tensor  # () of the first energy in the window
+    last: Tensor  # (C,) the energy of the last step, a running mean under energy="ema"
+    both: Tensor  # (2, C) its multiplier and log weight
+
+
 class RecordedWeighting:
     """Acts on the steps of one stack. weighting: a `HistogramWeighting`. like: energies (C,).
 
@@ -43,6 +54,7 @@ class RecordedWeighting:
     def __init__(self, weighting: Any, like: Tensor):
         self.weighting, self.device, self.seen = weighting, like.device, like
         self._held = HeldNumbers(like)
+        self._walk: Walk
 
     def weigh(
         self, h: Histogram, g: Tensor, energy: Tensor, temperature: Scalar, zeta: float, learns: bool, launch: Launch
@@ -62,14 +74,23 @@ class RecordedWeighting:
         of_chains, log_weight = both.clone().unbind()  # others keep them beyond this step
         return of_chains, log_weight, multiplier
 
-    def begin(self, h: Histogram, last: Tensor | None, steps: int, now: StepSettings) -> WeighedSteps:
-        """See `Reweighting.begin`. last: (C,) the energy of the last step."""
+    def begin_walk(self, h: Histogram, last: Tensor, now: StepSettings) -> None:
+        """See `Reweighting.begin_walk`. last: (C,) the energy of the last step."""
+        held = self._held
+        rates: list[tuple[float, ...]] = [(self.weighting.rate(h.updates + k),) for k in range(LONGEST)]
+        gammas, place = held.rows("gammas", rates, LONGEST), held.put("place", float(h.seen % h.pilot))
+        both = held.rows("both", [(0.0,) * len(last)] * 2, 2)
+        self._walk = Walk(self._numbers(now.temperature, now.zeta), gammas, place, held.copy("last", last), both)
+
+    def begin(self, h: Histogram, steps: int) -> WeighedSteps:
+        """See `Reweighting.begin`."""
         learns = not h.frozen
-        moves = [self.weighting.advance(h) if learns else (0.0, False) for _ in range(steps)]
-        gammas = self._held.rows("gammas", [(gamma,) for gamma, _ in moves], MOST)
-        numbers = self._numbers(now.temperature, now.zeta)
-        mean = self._held.copy("mean", last) if self.weighting.energy == "ema" and last is not None else None
-        return WeighedSteps(self, h, numbers, gammas, [tabulates for _, tabulates in moves], learns, mean)
+        tabulates = [learns and self.weighting.advance(h)[1] for _ in range(steps)]
+        return WeighedSteps(self, h, self._walk, tabulates, learns)
+
+    def left(self) -> tuple[Tensor, Tensor]:
+        """(2, C) multiplier and log weight, and (C,) the energy, of the last step of a walk."""
+        return self._walk.both.clone(), self._walk.last.clone()
 
     def act(
         self, h: Histogram, g: Tensor, energy: Tensor, step: Tensor, now: Numbers, learns: bool, tabulates: bool
@@ -95,16 +116,14 @@ class RecordedWeighting:
 
 @dataclass
 class WeighedSteps:
-    """The kernels of several steps; `act` makes one, and `results` is what they leave."""
+    """The kernels of several steps of a walk: `take`, then `act` for each."""
 
     kernels: RecordedWeighting
     h: Histogram
-    numbers: Numbers
-    gammas: Tensor  # (steps or more, 1)
+    walk: Walk
     tabulates: Sequence[bool]
     learns: bool
-    mean: Tensor | None  # (C,) the running mean of the energies before the steps, under energy="ema"
-    _trail: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    _seen: list[Tensor] = field(default_factory=list)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -114,21 +133,29 @@ class WeighedSteps:
     @property
     def reads(self) -> tuple[object, ...]:
         """What the kernels read."""
-        return (*memory_of(self.h), *vars(self.numbers).values(), self.gammas, self.mean)
+        walk = self.walk
+        held = walk.gammas, walk.place, walk.last, walk.both, *vars(walk.numbers).values()
+        return (*memory_of(self.h), self.h.window, *held)
 
-    def act(self, k: int, g: Tensor, energy: Tensor) -> None:
-        """Weigh g (..., d) of step k at the batch energies (C,), nats."""
-        if self.mean is not None:
-            energy = smoothed(self._trail[-1][1] if self._trail else self.mean, energy)
-        both, _, u = self.kernels.act(
-            self.h, g, energy, self.gammas[k, 0], self.numbers, self.learns, self.tabulates[k]
+    def take(self, index: Tensor) -> None:
+        """Let the steps have these numbers (steps,) in the walk."""
+        self._gammas = self.walk.gammas.index_select(0, index)
+        self._rows = (index + self.walk.place.long()) % self.h.pilot
+        self._seen.clear()
+
+    def act(self, k: int, g: Tensor, energy: Tensor) -> Tensor:
+        """Weigh g (..., d) of step k at the batch energies (C,), nats; returns the multiplier (..., 1)."""
+        last, smooth = self.walk.last, self.kernels.weighting.energy == "ema"
+        last.copy_(smoothed(last, energy) if smooth else energy)
+        numbers, learns = self.walk.numbers, self.learns
+        both, multiplier, u = self.kernels.act(
+            self.h, g, last, self._gammas[k, 0], numbers, learns, self.tabulates[k]
         )
-        self._trail.append((both, energy, u))
-
-    def results(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(2, C) multiplier and log weight, and the energy (C,), of the last step; (steps, C) what psi has read."""
-        both, energy, _ = self._trail[-1]
-        return both, energy, torch.stack([u for _, _, u in self._trail])
+        self._seen.append(u.clone())
+        if k == len(self.tabulates) - 1:
+            self.walk.both.copy_(both)
+            self.h.window.index_copy_(0, self._rows, torch.stack(self._seen))
+        return multiplier
 
 
 def memory_of(h: Histogram) -> tuple[object, ...]:

@@ -117,17 +117,26 @@ class Reweighting(Saved):
         h = self.histogram
         return 0 if h is None or h.edges is None else RECENT - h.seen % RECENT
 
-    def begin(self, steps: int, now: StepSettings) -> WeighedSteps:
-        """The kernels of so many steps, for which `can_walk` holds; `end` follows."""
-        assert self.histogram is not None
-        return self._kernels().begin(self.histogram, self.energy, steps, now)
+    def begin_walk(self, now: StepSettings) -> None:
+        """Prepare a walk for which `can_walk` holds."""
+        assert self.histogram is not None and self.energy is not None
+        self._kernels().begin_walk(self.histogram, self.energy, now)
 
-    def end(self, results: tuple[Tensor, Tensor, Tensor], now: StepSettings) -> None:
-        """Take what these steps leave, the results of `WeighedSteps`."""
-        both, energy, seen = results
-        self.multiplier, self.log_weight = both.clone().unbind()
-        self.energy = energy.clone()
-        self.weighting.observe(self.histogram, seen, now.temperature, now.zeta, self.num_data)
+    def begin(self, steps: int) -> WeighedSteps:
+        """The kernels of the next steps of the walk; `end` follows."""
+        assert self.histogram is not None
+        return self._kernels().begin(self.histogram, steps)
+
+    def end(self, steps: int, now: StepSettings) -> None:
+        """Count these steps, and look at the bins if it is time."""
+        assert self.histogram is not None
+        self.histogram.seen += steps
+        self.weighting.look(self.histogram, now.temperature, now.zeta, self.num_data)
+
+    def end_walk(self) -> None:
+        """Take what the walk leaves."""
+        both, self.energy = self._kernels().left()
+        self.multiplier, self.log_weight = both.unbind()
 
     def _kernels(self) -> RecordedWeighting:
         if self._recorded is None or self._recorded.device != self.multiplier.device:
