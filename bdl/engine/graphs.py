@@ -4,7 +4,7 @@ Launching the short kernels of a small network one by one takes longer than runn
 with one call. It repeats the same kernels on the same memory. Whatever differs from step to step must therefore be in
 tensors that stay where they are, and Python does not run again.
 
-A graph holds either the loss, the energy and the gradient of a batch, or whole steps, see `bdl.samplers.whole_steps`. In
+A graph holds either the loss, the energy and the gradient of a batch, or whole steps (`bdl.samplers.whole_steps`). In
 both cases a step with a graph computes what a step without one does, to the bit.
 """
 
@@ -27,9 +27,7 @@ T = TypeVar("T")
 Recorder = Callable[[Callable[[], Any], Sequence[torch.Generator]], tuple[Callable[[], object], Any]]
 
 
-def record_on_cuda(
-    work: Callable[[], T], streams: Sequence[torch.Generator] = ()
-) -> tuple[Callable[[], object], T]:
+def record_on_cuda(work: Callable[[], T], streams: Sequence[torch.Generator] = ()) -> tuple[Callable[[], object], T]:
     """A `Recorder` for GPUs. Raises ConfigError for work that waits for the device or cannot be recorded otherwise.
 
     A launch moves the streams on as the same kernels do outside of a graph, and draws the same numbers.

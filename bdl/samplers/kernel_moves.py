@@ -113,7 +113,10 @@ class KernelMoves(Moves):
         """The state after one step that the kernel makes itself."""
         chain, state = self.chain, self.chain.state
         z, log_u, start = chain.draw(now.temperature), log_uniform(chain), state.theta
-        lr, tau = self.whole.numbers(now) or (chain.column(now.lr), chain.column(now.temperature) / self.potential.num_data)
+        lr, tau = self.whole.numbers(now) or (
+            chain.column(now.lr),
+            chain.column(now.temperature) / self.potential.num_data,
+        )
         tau = tau.to(widest(tau.device)) if isinstance(tau, Tensor) else tau
 
         def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:

@@ -119,9 +119,7 @@ class Potential(Saved):
             raise ConfigError(f"{self.needs_energy} needs the energy of every step: {cause}")
         return loss
 
-    def evaluate(
-        self, loss: Tensor | None, idle: list[int], measure: bool = True, notes: bool = True
-    ) -> Evaluation:
+    def evaluate(self, loss: Tensor | None, idle: list[int], measure: bool = True, notes: bool = True) -> Evaluation:
         """The loss with its energy and its gradient, which is in chain.g already. measure: False skips the energy.
 
         notes: whether the watch for divergence counts the step here.

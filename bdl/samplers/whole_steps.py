@@ -112,7 +112,7 @@ class WholeSteps(ABC):
         return index
 
     def begin(self, batches: Batches, index: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Take the batches of the steps of these numbers (steps,). Returns () lr and tau of each, lr (d,) under factors."""
+        """Take the batches of the steps with these numbers (steps,). Returns lr, () or (d,), and () tau of each."""
         batches.take(index)
         return [(self.factored(row[0]), row[1]) for row in self._rates.index_select(0, index)]
 

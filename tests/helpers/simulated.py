@@ -313,7 +313,8 @@ class Device(TorchDispatchMode):
             of = self.device if given is None else getattr(_generators.get(given._cdata), "of", CPU)
             if of != self.device:
                 raise RuntimeError(f"Expected a {self.device} generator, got one of {of}: {name} at {self._line()}")
-            if self._tape and given is None or self._tape and not any(given._cdata == s._cdata for s, _ in self._tape.streams):
+            streams = () if self._tape is None else self._tape.streams
+            if given is None or not any(given._cdata == stream._cdata for stream, _ in streams):
                 self._refuse_in_capture(f"{name} draws from a stream that is not registered with the graph")
         if name in COPIES:
             self._judge_copy(name, args, kwargs, out)

@@ -95,7 +95,7 @@ class RecordedWeighting:
     def act(
         self, h: Histogram, g: Tensor, energy: Tensor, step: Tensor, now: Numbers, learns: bool, tabulates: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The kernels of a step: (2, C) multiplier and log weight, the multiplier (..., 1), and `seen`. step: () gamma."""
+        """The kernels of a step, of which step () is gamma: (2, C) multiplier and log weight, (..., 1), and `seen`."""
         u, scale = energy, now.temperature
         if self.weighting.units == "temperature":
             u, scale = u / scale, 1.0
@@ -148,9 +148,7 @@ class WeighedSteps:
         last, smooth = self.walk.last, self.kernels.weighting.energy == "ema"
         last.copy_(smoothed(last, energy) if smooth else energy)
         numbers, learns = self.walk.numbers, self.learns
-        both, multiplier, u = self.kernels.act(
-            self.h, g, last, self._gammas[k, 0], numbers, learns, self.tabulates[k]
-        )
+        both, multiplier, u = self.kernels.act(self.h, g, last, self._gammas[k, 0], numbers, learns, self.tabulates[k])
         self._seen.append(u.clone())
         if k == len(self.tabulates) - 1:
             self.walk.both.copy_(both)

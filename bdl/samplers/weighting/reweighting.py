@@ -108,7 +108,10 @@ class Reweighting(Saved):
             and h.edges is not None
             and self.energy is not None
             and self.weighting.energy in known
-            and all(s.all_sample and (1.0 if self._in_temperatures else s.temperature, s.zeta) == self.learnt_at for s in settings)
+            and all(
+                s.all_sample and (1.0 if self._in_temperatures else s.temperature, s.zeta) == self.learnt_at
+                for s in settings
+            )
         )
 
     @property
