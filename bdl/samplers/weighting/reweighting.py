@@ -116,9 +116,9 @@ class Reweighting(Saved):
 
     @property
     def room(self) -> int:
-        """How many steps there are before the bins may change; 0 where a pilot has still to find them."""
+        """How many steps there are before the bins may change; 0 where a pilot has still to find them, or has just."""
         h = self.histogram
-        return 0 if h is None or h.edges is None else RECENT - h.seen % RECENT
+        return 0 if h is None or h.edges is None or h.updates == 0 else RECENT - h.seen % RECENT
 
     def begin_walk(self, now: StepSettings) -> None:
         """Prepare a walk for which `can_walk` holds."""
