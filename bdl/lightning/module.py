@@ -268,6 +268,5 @@ class BayesianModule(L.LightningModule):
         with context():
             casts = torch.is_autocast_enabled(self.device.type)
         if type(self).batch_loss is BayesianModule.batch_loss:
-            dynamics = self.sampler.dynamics
-            graphs, whole = dynamics.recordable or not dynamics.full_batch, dynamics.full_batch
-            self._gradient = choose_gradient(self.net, self.loss, self.compiled, self._autograd, graphs, whole, casts)
+            graphs = self.sampler.moves.graphs
+            self._gradient = choose_gradient(self.net, self.loss, self.compiled, self._autograd, *graphs, casts)

@@ -25,7 +25,7 @@ from bdl.samplers.parallel import alike
 from bdl.samplers.potential import BoundGradient, Closure, Evaluation, Launch, Potential
 from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.reweighting import Reweighting
-from bdl.samplers.whole_steps import LONGEST, Batches, GradientSteps, WholeSteps
+from bdl.samplers.whole_steps import LONGEST, WalkBatches, GradientSteps, WholeSteps
 
 Walk = Callable[[Sequence[Tensor], Tensor, int, int], int]  # (gradients, losses, after, context): see `Gradient.walk`
 READ = 2**20  # numbers that the gradients which a walk keeps for the batch noise have at most: 4 MiB
@@ -89,6 +89,12 @@ class Moves(ABC):
         return self.chain.theta.device.type == "cuda"
 
     @property
+    def graphs(self) -> tuple[bool, bool]:
+        """Whether CUDA graphs may hold the gradient, and whether in whole steps alone."""
+        dynamics = self.chain.dynamics
+        return dynamics.recordable or not dynamics.full_batch, dynamics.full_batch
+
+    @property
     def longest(self) -> int:
         """How many steps a walk may have; 0 where one would not pay."""
         if self.on_gpu:
@@ -96,10 +102,10 @@ class Moves(ABC):
         steps = READ * EVERY // (len(WEIGHTS) * self.chain.theta.numel())  # so many gradients of EVERY are kept
         return steps if steps >= FEWEST else 0
 
-    def walk(self, gradients: Walk | Batches, settings: Sequence[StepSettings]) -> int:
+    def walk(self, gradients: Walk | WalkBatches, settings: Sequence[StepSettings]) -> int:
         """Make the steps with these settings, for which `can_walk` holds. Returns how many were made."""
         if self.on_gpu:
-            return self.whole.walk(cast(Batches, gradients), settings)
+            return self.whole.walk(cast(WalkBatches, gradients), settings)
         made = self.walk_in_c(cast(Walk, gradients), settings)
         if made:
             self.chain.note_walk(made)

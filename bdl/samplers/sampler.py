@@ -36,7 +36,7 @@ from bdl.samplers.settings import Defaults, StepSettings, check_numbers
 from bdl.samplers.temperatures import ChainTemperatures
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.samplers.weighting.reweighting import Reweighting
-from bdl.samplers.whole_steps import Batches
+from bdl.samplers.whole_steps import WalkBatches
 from bdl.snapshot import Snapshot, of_rows
 from bdl.torch_private import has_step_hooks
 
@@ -197,7 +197,7 @@ class Sampler(Shown, torch.optim.Optimizer):
         return self.moves.advance(gradient, self.used, measure)
 
     @torch.no_grad()
-    def walk(self, gradients: Walk | Batches, settings: Sequence[StepSettings]) -> int:
+    def walk(self, gradients: Walk | WalkBatches, settings: Sequence[StepSettings]) -> int:
         """Make steps of a sampler that `is_plain`, each as by `advance(measure=False)`, in C or in CUDA graphs.
 
         gradients: `Gradient.batches` of the steps. Returns how many were made. A step that compiled code leaves, as it

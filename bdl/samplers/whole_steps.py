@@ -26,7 +26,7 @@ from bdl.samplers.weighting.reweighting import Reweighting
 SIZES = (20, 5, 1)  # steps of a graph, whose first one is a multiple of them: what happens at some steps stays in place
 
 
-class Batches(Protocol):
+class WalkBatches(Protocol):
     """The batches of a walk, where the kernels of a graph read them: `bdl.engine.recorded.HeldBatches`."""
 
     idle: Sequence[int]
@@ -81,7 +81,7 @@ class WholeSteps(ABC):
         distinct = {id(now): now for now in settings}.values()
         return not self.potential.prior.learns and not any(map(_differ, distinct)) and self.held is not None
 
-    def walk(self, batches: Batches, settings: Sequence[StepSettings]) -> int:
+    def walk(self, batches: WalkBatches, settings: Sequence[StepSettings]) -> int:
         """Make the steps; returns how many."""
         held, items, made = self.held, self.potential.num_data, 0
         assert held is not None
@@ -102,7 +102,7 @@ class WholeSteps(ABC):
         return SIZES[0]
 
     @abstractmethod
-    def make(self, batches: Batches, settings: Sequence[StepSettings]) -> None:
+    def make(self, batches: WalkBatches, settings: Sequence[StepSettings]) -> None:
         """Make the next steps."""
 
     def index(self, steps: int) -> Tensor:
@@ -111,7 +111,7 @@ class WholeSteps(ABC):
         self._done.add_(steps)
         return index
 
-    def begin(self, batches: Batches, index: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def begin(self, batches: WalkBatches, index: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Take the batches of the steps with these numbers (steps,). Returns lr, () or (d,), and () tau of each."""
         batches.take(index)
         return [(self.factored(row[0]), row[1]) for row in self._rates.index_select(0, index)]
@@ -148,7 +148,7 @@ class GradientSteps(WholeSteps):
     def takes(self, settings: Sequence[StepSettings]) -> bool:
         return super().takes(settings) and (not self.weighted or self.reweighting.can_walk(settings))
 
-    def walk(self, batches: Batches, settings: Sequence[StepSettings]) -> int:
+    def walk(self, batches: WalkBatches, settings: Sequence[StepSettings]) -> int:
         if not self.weighted:
             return super().walk(batches, settings)
         self.reweighting.begin_walk(settings[0])
@@ -157,7 +157,7 @@ class GradientSteps(WholeSteps):
         finally:
             self.reweighting.end_walk()
 
-    def make(self, batches: Batches, settings: Sequence[StepSettings]) -> None:
+    def make(self, batches: WalkBatches, settings: Sequence[StepSettings]) -> None:
         chain, potential, n = self.chain, self.potential, len(settings)
         first = chain.steps
         injects = [chain.injects(now.temperature) for now in settings]
@@ -217,14 +217,14 @@ class KernelSteps(WholeSteps):
             and all(now.all_sample for now in settings)
         )
 
-    def walk(self, batches: Batches, settings: Sequence[StepSettings]) -> int:
+    def walk(self, batches: WalkBatches, settings: Sequence[StepSettings]) -> int:
         stray = self.chain.stray
         stray.note(self.chain.theta)
         made = super().walk(batches, settings)
         stray.left_at = self.chain.theta.clone()
         return made
 
-    def make(self, batches: Batches, settings: Sequence[StepSettings]) -> None:
+    def make(self, batches: WalkBatches, settings: Sequence[StepSettings]) -> None:
         chain, n, kernel = self.chain, len(settings), self.chain.dynamics
         before = chain.state.steps
         for now in settings:

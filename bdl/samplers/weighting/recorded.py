@@ -25,7 +25,7 @@ def smoothed(last: Tensor, energy: Tensor) -> Tensor:
 
 
 @dataclass
-class Numbers:
+class PsiNumbers:
     """What the kernels read besides psi and an energy: tensors that stay where they are."""
 
     temperature: Tensor  # (C,)
@@ -34,10 +34,10 @@ class Numbers:
 
 
 @dataclass
-class Walk:
+class PsiWalk:
     """What the kernels of a walk read and write besides."""
 
-    numbers: Numbers
+    numbers: PsiNumbers
     gammas: Tensor  # (LONGEST, 1) steps of psi
     place: Tensor  # () of the first energy in the window
     last: Tensor  # (C,) the energy of the last step, a running mean under energy="ema"
@@ -54,7 +54,7 @@ class RecordedWeighting:
     def __init__(self, weighting: Any, like: Tensor):
         self.weighting, self.device, self.seen = weighting, like.device, like
         self._held = HeldNumbers(like)
-        self._walk: Walk
+        self._walk: PsiWalk
 
     def weigh(
         self, h: Histogram, g: Tensor, energy: Tensor, temperature: Scalar, zeta: float, learns: bool, launch: Launch
@@ -80,7 +80,7 @@ class RecordedWeighting:
         rates: list[tuple[float, ...]] = [(self.weighting.rate(h.updates + k),) for k in range(LONGEST)]
         gammas, place = held.rows("gammas", rates, LONGEST), held.put("place", float(h.seen % h.pilot))
         both = held.rows("both", [(0.0,) * len(last)] * 2, 2)
-        self._walk = Walk(self._numbers(now.temperature, now.zeta), gammas, place, held.copy("last", last), both)
+        self._walk = PsiWalk(self._numbers(now.temperature, now.zeta), gammas, place, held.copy("last", last), both)
 
     def begin(self, h: Histogram, steps: int) -> WeighedSteps:
         """See `Reweighting.begin`."""
@@ -93,7 +93,7 @@ class RecordedWeighting:
         return self._walk.both.clone(), self._walk.last.clone()
 
     def act(
-        self, h: Histogram, g: Tensor, energy: Tensor, step: Tensor, now: Numbers, learns: bool, tabulates: bool
+        self, h: Histogram, g: Tensor, energy: Tensor, step: Tensor, now: PsiNumbers, learns: bool, tabulates: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The kernels of a step, of which step () is gamma: (2, C) multiplier and log weight, (..., 1), and `seen`."""
         u, scale = energy, now.temperature
@@ -108,10 +108,10 @@ class RecordedWeighting:
         g.mul_(multiplier)
         return both, multiplier, u
 
-    def _numbers(self, temperature: Scalar, zeta: float) -> Numbers:
+    def _numbers(self, temperature: Scalar, zeta: float) -> PsiNumbers:
         held, toward = self._held, self.weighting.toward(temperature)
         tilt = None if toward is None else held.put("tilt", toward.tilt, each=True)
-        return Numbers(held.put("temperature", temperature, each=True), held.put("zeta", zeta), tilt)
+        return PsiNumbers(held.put("temperature", temperature, each=True), held.put("zeta", zeta), tilt)
 
 
 @dataclass
@@ -120,7 +120,7 @@ class WeighedSteps:
 
     kernels: RecordedWeighting
     h: Histogram
-    walk: Walk
+    walk: PsiWalk
     tabulates: Sequence[bool]
     learns: bool
     _seen: list[Tensor] = field(default_factory=list)
