@@ -25,7 +25,7 @@ from bdl.samplers.parallel import alike
 from bdl.samplers.potential import BoundGradient, Closure, Evaluation, Launch, Potential
 from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.reweighting import Reweighting
-from bdl.samplers.whole_steps import LONGEST, WalkBatches, GradientSteps, WholeSteps
+from bdl.samplers.whole_steps import LONGEST, GradientSteps, WalkBatches, WholeSteps
 
 Walk = Callable[[Sequence[Tensor], Tensor, int, int], int]  # (gradients, losses, after, context): see `Gradient.walk`
 READ = 2**20  # numbers that the gradients which a walk keeps for the batch noise have at most: 4 MiB
