@@ -95,11 +95,12 @@ class HeldBatches:
 
     def write(self, k: int, out: Sequence[Tensor]) -> Tensor:
         """`Gradient.write` on the k-th batch that was taken."""
-        batch = [v if self._chains is None else v.expand(self._chains, *v.shape) for v in (self._x, self._y)]
-        if self._taken is not None:
+        if self._taken is None:  # all items, in their order
+            x, y = (v if self._chains is None else v.expand(self._chains, *v.shape) for v in (self._x, self._y))
+        else:
             rows = self._taken[k]
-            batch = [v.index_select(0, rows.flatten()).unflatten(0, rows.shape) for v in (self._x, self._y)]
-        return self._gradient.write(*batch, out)
+            x, y = (v.index_select(0, rows.flatten()).unflatten(0, rows.shape) for v in (self._x, self._y))
+        return self._gradient.write(x, y, out)
 
     def run(
         self, work: Callable[[], Any], key: Hashable, reads: Sequence[object], streams: Sequence[torch.Generator]

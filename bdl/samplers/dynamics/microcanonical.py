@@ -79,7 +79,6 @@ class MCLMC(FullBatch):
     adapt_steps: int = 0
     travels = ("theta", "gradient", "potential", "direction")
     every_gradient = True  # u has unit length over all parameters
-    recordable = True  # once it no longer adapts
 
     def __post_init__(self) -> None:
         if self.integrator not in STAGES:
@@ -90,6 +89,10 @@ class MCLMC(FullBatch):
                 check_positive(name, value)
         if self.adapt_steps < 0:
             raise ConfigError(f"adapt_steps must be >= 0, got {self.adapt_steps}")
+
+    @property
+    def recordable(self) -> bool:
+        return True  # once it no longer adapts
 
     def init(self, theta: Tensor) -> Microcanonical:
         d = theta.shape[-1]

@@ -105,13 +105,16 @@ class SGNHT(Underdamped):
     rate: float | None = 1e-3  # r; None: lr tau
     caveat = f"{MEAN_ONLY}; it {SUBTRACTS_INDEPENDENT}"
     thermostat = True
-    recordable = True
     every_gradient = True  # the thermostat averages |m|² over all parameters
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rate is not None and not self.rate > 0:
             raise ConfigError(f"rate of the thermostat must be > 0, or null for lr T / N, got {self.rate}")
+
+    @property
+    def recordable(self) -> bool:
+        return True
 
     def init(self, theta: Tensor) -> Thermostatted:
         return Thermostatted(theta, torch.zeros_like(theta), theta.new_full(theta.shape[:-1], self.friction))
