@@ -283,3 +283,15 @@ def test_a_kernel_outside_of_the_graph_is_counted(tmp_path, simulated, monkeypat
     monkeypatch.setattr(GradientSteps, "make", more)
     fit(tmp_path, case, Sees(24, 61, 80))
     assert walks.each > case.kernels
+
+
+# ---- a weighting whose bins a pilot finds ----
+
+
+@pytest.mark.slow
+def test_walks_begin_once_a_pilot_has_found_the_bins(tmp_path, simulated, monkeypatch):
+    walks, steps = Walks(monkeypatch), 240
+    case = Case({"weighting": bdl.AdaptiveWeight(pilot=100, bins=10)}, temperature=None)
+    made = fit(tmp_path / "a", case, steps=steps)
+    assert made.sampler.reweighting.histogram.updates > 100 and 100 < walks.all < steps - 100
+    assert_same(made, fit(tmp_path / "b", case, EveryBatch(), steps=steps))
