@@ -9,7 +9,8 @@
 The real code runs, with real numbers, and the rules of an accelerator hold: tensors of two devices do not meet, but for
 a CPU tensor of one number; a generator draws on its own device; "mps" has no float64; a capture neither waits, nor uses
 memory of the host, nor draws from a stream that is not registered with the graph; two streams do not touch the same
-memory in an order that is left to chance. Kernels and waits of the host are counted by the line of bdl that caused them.
+memory in an order that is left to chance. Kernels and waits of the host are counted by the line of bdl that caused
+them.
 
 A generator of the device draws the CPU's numbers, so that a run can be compared with one on the CPU to the bit. It
 cannot show what depends on cuDNN, autocast, memory or time.
