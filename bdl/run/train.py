@@ -100,7 +100,7 @@ def carry_out(request: RunRequest, process: ProcessInfo) -> float | None:
             return run(plan, process, data)
         start = start_by(compute.accelerator)
         with data.handed_over(start):
-            launch(count, run_in_new_process, plan, request.hydra, data, start=start)
+            launch(count, run_in_new_process, plan, request.hydra, data, start=start, patience=compute.patience)
         return objective_value(directory.metrics, report.objective)
 
 

@@ -18,7 +18,7 @@ from bdl.disk.manifest import write_listed
 from bdl.display import count_of, figures
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.heads import SIMPLE, is_worse_than_start
+from bdl.posterior.heads import SIMPLE, is_worse_than_start, of_never_predicted
 from bdl.posterior.judgements import Check, Judgement, Numbers, nats, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.next_steps import next_steps
@@ -138,6 +138,7 @@ def page(data: ReportData) -> str:
         marks=MARKS,
         verdict=judged,
         open_points=[c.name for level in ("bad", "look") for c in judged.checks if c.level == level],
+        unpredicted="" if judged.head.kind == "good ensemble" else of_never_predicted(m)[2:],  # its sentence has them
         result=_in_short(judged.metrics, data.values),
         splits=splits,
         scores=list(score_headings(m).values()),
