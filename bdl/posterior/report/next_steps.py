@@ -23,7 +23,7 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
 
     Predictions that are good come first: what leads away from them is one choice, and is named as such.
 
-    m: metrics, NaN where one is not known. steps: of the run. folder: of a run made in Python, which has no command.
+    m: metrics, NaN where one is not known. steps: of the run. folder: of the run, for one that has no command.
     """
     if not command:
         return in_python(judged, m, steps, folder) if folder else []
