@@ -46,8 +46,8 @@ def read_note(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def noted(path: Path, overrides: Sequence[str], **facts: Any) -> Iterator[None]:
-    """Note that this process carries out a job, and afterwards why it ended where that was an error."""
-    note = {"overrides": list(overrides), "process": asdict(Owner.this_process()), **facts}
+    """Note the overrides of a job that begins, and afterwards why it ended where that was an error."""
+    note = {"overrides": list(overrides), **facts}
     _write(path, note)
     try:
         yield
@@ -64,8 +64,9 @@ def noted_in_sweep(hydra: HydraConf) -> Iterator[None]:
         yield
         return
     path = _note_of(Path(hydra.sweep.dir), hydra.overrides.task)
-    sweep = read_note(path).get("sweep")
-    with noted(path, hydra.overrides.task, sweep=sweep, run=os.path.relpath(hydra.runtime.output_dir, path.parent)):
+    run = os.path.relpath(hydra.runtime.output_dir, path.parent)
+    facts = {"sweep": read_note(path).get("sweep"), "run": run, "process": asdict(Owner.this_process())}
+    with noted(path, hydra.overrides.task, **facts):
         yield
 
 

@@ -86,8 +86,7 @@ def write_report(request: ReportRequest) -> dict[str, float]:
         summary = summarise(
             request.posterior, request.splits, outcome.trace, request.ood, progress, start, request.calibrate
         )
-    summary.command, summary.seconds = request.command, request.seconds
-    summary.folder = "" if request.command else str(run)
+    summary.command, summary.seconds, summary.folder = request.command, request.seconds, str(run)
     summary.metrics |= {**request.law, **compared(request.simple, summary.evaluations)}
     if request.chain_weights is not None:
         request.chain_weights.add_to(summary, request.posterior)

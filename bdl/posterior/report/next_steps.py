@@ -23,7 +23,7 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
 
     Predictions that are good come first: what leads away from them is one choice, and is named as such.
 
-    m: metrics, NaN where one is not known. steps: of the run. folder: of a run made in Python, which has no command.
+    m: metrics, NaN where one is not known. steps: of the run. folder: of the run, for one that has no command.
     """
     if not command:
         return in_python(judged, m, steps, folder) if folder else []
@@ -46,7 +46,9 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
 
 def in_python(judged: Verdict, m: Mapping[str, float], steps: int, folder: str) -> list[tuple[str, str]]:
     """What one does with the posterior of a network `net`, whose inputs are x; first a longer run where that helps."""
-    too_short = judged.outcome in ("more samples", "not at rest") or judged.outcome == "broken" and is_on_its_way(m)
+    too_short = (
+        judged.outcome in ("more samples", "not at rest") or judged.outcome == "broken" and is_on_its_way(or_nan(m))
+    )
     longer = []
     if too_short and steps:
         words, total = _longer_by(judged, m, steps)
