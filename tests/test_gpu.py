@@ -451,8 +451,8 @@ class CountedGraphs:
         self.records = self.launches = 0
         monkeypatch.setattr("bdl.engine.choose.recorder_for", lambda device: self)
 
-    def __call__(self, work):
-        launch, result = record_on_cuda(work)
+    def __call__(self, work, streams=()):
+        launch, result = record_on_cuda(work, streams)
         self.records += 1
 
         def counted() -> None:
@@ -593,7 +593,8 @@ def test_blocks_and_graphs_are_single_steps_to_the_bit(
 ):
     """Samples, state, psi and random stream; without graphs (compile=false) θ agrees to rounding."""
     blocks, graphs = uninterrupted(name)
-    assert graphs.launches > 0.6 * STEPS and graphs.records <= (4 if name in TWO_GRAPHS else 2)
+    single = name in ("isokinetic", "controlled", "estimated noise", "exchange")  # others are made in whole steps
+    assert graphs.launches > (0.6 if single else 0.1) * STEPS and graphs.records <= (4 if single else 12)
     graphs = CountedGraphs(monkeypatch)
     stepwise = left(tmp_path / "b", fit(tmp_path / "b", EveryBatch(), loader=toy_loader(name), **LIGHTNING[name]))
     assert graphs.launches == 0  # single steps have none
@@ -670,10 +671,11 @@ def test_what_a_graph_reads_stays_alive(tmp_path, monkeypatch):
     graphs = CountedGraphs(monkeypatch)
     fit(tmp_path, At(step_30=move_parameters), deterministic=False, **LIGHTNING["weighted"])
     assert graphs.launches > 0.6 * STEPS
+    fit(tmp_path / "walks", deterministic=False, **LIGHTNING["weighted"])
 
 
 @needs_gpu
-def test_graphs_launch_nearly_all_steps_of_a_block(tmp_path, monkeypatch):
+def test_graphs_hold_nearly_all_steps_of_a_block_whole(tmp_path, monkeypatch):
     """2,000 steps of Landsat's network. Times are printed, and compared by `scripts/bench.py graphs`."""
     graphs, seconds = CountedGraphs(monkeypatch), {}
     x, y = torch.randn(4000, 36), torch.randint(6, (4000,))
@@ -689,7 +691,7 @@ def test_graphs_launch_nearly_all_steps_of_a_block(tmp_path, monkeypatch):
         torch.cuda.synchronize()
         seconds[compiled] = time.perf_counter() - start
     print(f"2,000 steps: {seconds['auto']:.2f} s with graphs, {seconds[False]:.2f} s without")
-    assert graphs.launches > 1900 and graphs.records <= 2
+    assert 100 <= graphs.launches < 400 and graphs.records <= 8  # of up to 20 steps each
 
 
 @tried_elsewhere

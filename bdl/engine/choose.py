@@ -10,10 +10,11 @@ from bdl.batch import Inputs
 from bdl.engine import mlp_kernel
 from bdl.engine.branches import Branches
 from bdl.engine.forward import hooked, mlp_layers
-from bdl.engine.gradient import Autograd, Gradient, InTurn, OnLeaves, Recorded
+from bdl.engine.gradient import Autograd, Gradient, InTurn, OnLeaves
 from bdl.engine.graphs import recorder_for
 from bdl.engine.mlp_gradient import MLPGradient, supports
 from bdl.engine.offset_gradient import OffsetGradient, OffsetLikelihood
+from bdl.engine.recorded import Recorded
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, Loss, WithOffset, mean_loss
@@ -30,6 +31,7 @@ def choose_gradient(
     compiled: Compile = "auto",
     autograd: Autograd | None = None,
     graphs: bool = False,
+    walks_only: bool = False,
     casts: bool = False,
 ) -> Gradient:
     """The fastest form in which the gradients of the mean losses can be had.
@@ -45,6 +47,7 @@ def choose_gradient(
         compiled: True or "auto" allows the code in C, and True requires it where the layers fit.
         autograd: the gradient that the others must equal; None means that of the stack's losses.
         graphs: whether the kernels may become a CUDA graph, where the device has them.
+        walks_only: whether a graph is to hold whole steps, and never the gradient by itself.
         casts: whether `autograd` runs in mixed precision, which autograd alone has.
 
     Raises ConfigError where compiled code is required and cannot be built, and for method="branches" on an accelerator
@@ -77,7 +80,8 @@ def choose_gradient(
     gradient = mlp_kernel.compiled(written, required=compiled is True) if isinstance(written, MLPGradient) else written
     if record is None or not (isinstance(written, MLPGradient) or repeats):
         return gradient
-    return Recorded(OnLeaves(written, net) if isinstance(written, Autograd) else gradient, record, compiled is True)
+    kernels = OnLeaves(written, net) if isinstance(written, Autograd) else gradient
+    return Recorded(kernels, record, compiled is True, walks_only)
 
 
 def of_stack(stack: ChainStack, loss: Loss) -> Autograd:

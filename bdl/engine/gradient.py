@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from torch.func import grad, vmap
 from bdl.batch import Inputs, map_tensors
 from bdl.engine.branches import Branches
 from bdl.engine.functional import call, named_tensors, on_leaves
-from bdl.engine.graphs import Graphs, Recorder
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.lent import LentGradients
@@ -57,6 +57,13 @@ class Gradient(ABC):
         The step after the last may have written its losses and gradients.
         """
         return 0
+
+    def batches(self, x: Tensor, y: Tensor, rows: Tensor | None, chains: int | None) -> Any:
+        """What `Sampler.walk` takes: `walk` on these batches, or `HeldBatches` where graphs hold whole steps.
+
+        chains: how many batches a step has, one for each chain; None where all chains share one.
+        """
+        return partial(self.walk, x, y, rows)
 
     def losses(self, x: Inputs, y: Tensor) -> Tensor:
         """The () or (C,) losses, until the next call. Their `backward` leaves the gradients in the parameters."""
@@ -164,32 +171,6 @@ class InTurn(Gradient):
                     del loss  # and with it what the network has kept, before the next one runs
         self.idle = sorted(idle)
         return torch.cat(losses)
-
-
-class Recorded(Gradient):
-    """A gradient whose kernels, which never wait for the device, a CUDA graph launches together with the energy's."""
-
-    def __init__(self, gradient: Gradient, record: Recorder, required: bool = False):
-        self.params, self._gradient, self._graphs = gradient.params, gradient, Graphs(record, required)
-        self.launch = self._graphs.run
-
-    @property
-    def idle(self) -> Sequence[int]:  # type: ignore[override]
-        """Those that were found when the kernels were recorded; the same kernels find the same."""
-        return self._gradient.idle
-
-    def __reduce__(self) -> Any:
-        return Recorded, (self._gradient, self._graphs.record, self._graphs.required)  # a copy reads memory of its own
-
-    def hold(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
-        x, y = self._graphs.hold(x, y)
-        return x, y
-
-    def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
-        return self._gradient.write(x, y, out)
-
-    def losses(self, x: Inputs, y: Tensor) -> Tensor:
-        return self._gradient.losses(*self.hold(x, y))  # kernels may depend on the alignment of memory
 
 
 class WithGradients(torch.autograd.Function):

@@ -194,7 +194,7 @@ def build_callbacks(
         average,
         bdl.Monitor(keeping.monitor_every),
         build_start(stack, directory.path, speaks),
-        bdl.callbacks.StepProgress(),
+        bdl.callbacks.StepProgress(folder=directory.path),
         limit,
         bdl.SaveLast(directory.path / "checkpoints", keeping.checkpoint_every, keeping.checkpoint, run=run),
         arrivals,

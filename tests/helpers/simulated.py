@@ -8,8 +8,9 @@
 
 The real code runs, with real numbers, and the rules of an accelerator hold: tensors of two devices do not meet, but for
 a CPU tensor of one number; a generator draws on its own device; "mps" has no float64; a capture neither waits, nor uses
-memory of the host, nor draws; two streams do not touch the same memory in an order that is left to chance. Kernels and
-waits of the host are counted by the line of bdl that caused them.
+memory of the host, nor draws from a stream that is not registered with the graph; two streams do not touch the same
+memory in an order that is left to chance. Kernels and waits of the host are counted by the line of bdl that caused
+them.
 
 A generator of the device draws the CPU's numbers, so that a run can be compared with one on the CPU to the bit. It
 cannot show what depends on cuDNN, autocast, memory or time.
@@ -181,6 +182,9 @@ class CUDAGraph:
     def __init__(self) -> None:
         self.tape = Tape()
 
+    def register_generator_state(self, generator: Generator) -> None:
+        self.tape.streams.append((generator, generator.get_state()))
+
     def replay(self) -> None:
         Device.present().launch(self.tape)
 
@@ -322,7 +326,9 @@ class Device(TorchDispatchMode):
             of = self.device if given is None else getattr(_generators.get(given._cdata), "of", CPU)
             if of != self.device:
                 raise RuntimeError(f"Expected a {self.device} generator, got one of {of}: {name} at {self._line()}")
-            self._refuse_in_capture(f"{name} draws random numbers")
+            streams = () if self._tape is None else self._tape.streams
+            if given is None or not any(given._cdata == stream._cdata for stream, _ in streams):
+                self._refuse_in_capture(f"{name} draws from a stream that is not registered with the graph")
         if name in COPIES:
             self._judge_copy(name, args, kwargs, out)
         elif func.overloadpacket in READS or name in SHAPED:
