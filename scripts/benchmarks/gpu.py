@@ -10,7 +10,6 @@ that fails says so in its place. `--device cpu --small` runs everything in small
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import statistics
@@ -18,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -27,7 +26,7 @@ from typing import Annotated, Any
 import torch
 from tools.command import Said, UsageError
 from tools.results import ROOT, markdown, save
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 import bdl
 from bdl.data import Augment, Normalise, TensorBatches
@@ -88,33 +87,27 @@ class Bench:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    @contextlib.contextmanager
-    def peak(self) -> Iterator[Callable[[], float | None]]:
-        """Yields what tells the peak of memory in the block, MiB; None on a CPU."""
-        gpu = self.device.type == "cuda"
-        if gpu:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        yield lambda: torch.cuda.max_memory_allocated() / 2**20 if gpu else None
+    def peak(self) -> float | None:
+        """The peak of memory since the last call, MiB; None on a CPU."""
+        if self.device.type != "cuda":
+            return None
+        peak = torch.cuda.max_memory_allocated() / 2**20
+        torch.cuda.reset_peak_memory_stats()
+        return peak
 
     def fit(self, module: Any, loader: Any, steps: int, callbacks: Sequence[Any] = (), **options: Any) -> float:
         """Milliseconds a step of Trainer.fit, with what a run always has: a schedule and a Monitor."""
         lr, t = (bdl.schedules.Constant(x) for x in (0.01, 0.01))
-        accelerator = {"cuda": "gpu"}.get(self.device.type, self.device.type)
         always = [bdl.Schedule(lr=lr, temperature=t), bdl.Monitor(50), *callbacks]
         warm_up, count = self.size.warm_up, self.size.warm_up + steps
         return fit(
-            module, loader, count, always, False, warm_up=warm_up, wait=self.wait, accelerator=accelerator, devices=1,
-            enable_progress_bar=False, **options,
+            module, loader, count, always, False, warm_up=warm_up, wait=self.wait, accelerator=self.device.type,
+            devices=1, enable_progress_bar=False, **options,
         )  # fmt: skip
 
-    @property
-    def casts(self) -> bool:
-        """Whether networks run in bf16, which a CPU may have to emulate."""
-        return self.device.type != "cpu"
-
     def precision(self) -> Any:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.casts, cache_enabled=False)
+        """bf16, but for a CPU, which may have to emulate it."""
+        return torch.autocast(self.device.type, torch.bfloat16, self.device.type != "cpu", cache_enabled=False)
 
     def images(self, chains: int, batch: int) -> TensorBatches:
         """Random bytes in CIFAR's shape, which cost as much as CIFAR's."""
@@ -132,10 +125,10 @@ def small_networks(bench: Bench) -> Rows:
     rows = []
     for chains, steps in bench.size.chains:
         row: dict[str, Any] = {"chains": chains}
-        with bench.peak() as peak:
-            for name, weighting in WEIGHTINGS.items():
-                row[f"{name}, us"] = 1e3 * bench.fit(stacked(chains, weighting), landsat().batches(chains), steps)
-            row["MiB"] = peak()
+        bench.peak()
+        for name, weighting in WEIGHTINGS.items():
+            row[f"{name}, us"] = 1e3 * bench.fit(stacked(chains, weighting), landsat().batches(chains), steps)
+        row["MiB"] = bench.peak()
         row["JAX, us"] = jax_scan(chains, bench.size.jax_block)
         row["AWSGHMC / SGHMC"] = row["AWSGHMC, us"] / row["SGHMC, us"]
         row["SGHMC / JAX"] = None if row["JAX, us"] is None else row["SGHMC, us"] / row["JAX, us"]
@@ -169,7 +162,6 @@ def gradients(bench: Bench) -> Rows:
 
 
 def gradient(bench: Bench, chains: int, batch: int, method: Method) -> dict[str, Any]:
-    torch.manual_seed(0)
     stack = bdl.ChainStack(ResNet(bench.size.depth), chains, method=method).to(bench.device)
     x = torch.randn(chains * batch, 3, 32, 32, device=bench.device).contiguous(memory_format=torch.channels_last)
     x, y = x.unflatten(0, (chains, batch)), torch.randint(10, (chains, batch), device=bench.device)
@@ -180,20 +172,19 @@ def gradient(bench: Bench, chains: int, batch: int, method: Method) -> dict[str,
     else:
         form = OnLeaves(Autograd(plain.losses_of, plain.params, bench.precision), stack)
     out = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in form.params]
-    with bench.peak() as peak:
-        single, graph = milliseconds(bench, lambda: form.write(x, y, out)), None
-        if bench.device.type == "cuda":
-            graph = milliseconds(bench, record_on_cuda(lambda: form.write(x, y, out))[0])
-        return {
-            "networks": chains, "images": batch, "way": method, "single kernels, ms": single, "graph, ms": graph,
-            "images/s": 1e3 * chains * batch / (graph or single), "MiB": peak(),
-        }  # fmt: skip
+    bench.peak()
+    single, graph = milliseconds(bench, lambda: form.write(x, y, out)), None
+    if bench.device.type == "cuda":
+        graph = milliseconds(bench, record_on_cuda(lambda: form.write(x, y, out))[0])
+    return {
+        "networks": chains, "images": batch, "way": method, "single kernels, ms": single, "graph, ms": graph,
+        "images/s": 1e3 * chains * batch / (graph or single), "MiB": bench.peak(),
+    }  # fmt: skip
 
 
 def milliseconds(bench: Bench, work: Callable[[], object]) -> float:
     """The median time of one call."""
-    count = 1 + bench.size.steps // 10
-    run = timed(work, count, bench.wait)
+    run = timed(work, 1 + bench.size.steps // 10, bench.wait)
     run()
     return statistics.median(run() for _ in range(bench.size.rounds))
 
@@ -205,23 +196,24 @@ def epochs(bench: Bench) -> Rows:
         loader = bench.images(chains, batch)
         build = functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(), num_data=bench.size.images, lr=0.01)
         module = bdl.BayesianModule(bdl.ChainStack(ResNet(bench.size.depth), chains), build)
-        with bench.peak() as peak:
-            step = bench.fit(module, loader, bench.size.steps, precision="bf16-mixed" if bench.casts else "32-true")
-            epoch = step * len(loader) / 1e3
-            rows.append({
-                "networks": chains, "images": batch, "ms a step": step, "images/s": 1e3 * chains * batch / step,
-                "s an epoch": epoch, "s in 500 epochs": 500 * epoch, "MiB": peak(),
-            })  # fmt: skip
+        bench.peak()
+        step = bench.fit(
+            module, loader, bench.size.steps, precision="32-true" if bench.device.type == "cpu" else "bf16-mixed"
+        )
+        epoch = step * len(loader) / 1e3
+        rows.append({
+            "networks": chains, "images": batch, "ms a step": step, "images/s": 1e3 * chains * batch / step,
+            "s an epoch": epoch, "s in 500 epochs": 500 * epoch, "MiB": bench.peak(),
+        })  # fmt: skip
     return rows
 
 
 class Profiler(bdl.callbacks.StepCallback):
     """Profiles the steps after `first`, to `last`; a block ends at both."""
 
-    def __init__(self, first: int, last: int, device: torch.device):
+    def __init__(self, first: int, last: int):
         self.first, self.last = first, last
-        kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-        self.profile = profile(activities=kinds)
+        self.profile = profile()  # of all that there is: the host, and a GPU
 
     def must_see(self, step: int) -> bool:
         return step in (self.first, self.last)
@@ -236,7 +228,7 @@ class Profiler(bdl.callbacks.StepCallback):
 def block(bench: Bench) -> Rows:
     """What the host calls, and what the device runs, for each step of SGHMC in a block of 64 chains."""
     chains, (first, steps) = min(64, bench.size.chains[-1][0]), (bench.size.warm_up, bench.size.profiled)
-    profiler = Profiler(first, first + steps, bench.device)
+    profiler = Profiler(first, first + steps)
     bench.fit(stacked(chains), landsat().batches(chains), steps + 1, [profiler])
     calls, microseconds = Counter[str](), Counter[str]()
     for event in profiler.profile.events() or ():
@@ -250,8 +242,9 @@ def block(bench: Bench) -> Rows:
 def tests(bench: Bench) -> Rows:
     """tests/test_gpu.py, in six processes."""
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-m", "", "-n", "6", "tests/test_gpu.py"]
-    left = max(60.0, bench.end - time.monotonic())
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=left)
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=max(60.0, bench.end - time.monotonic())
+    )
     lines = ended.stdout.strip().splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return [{"result": line} for line in [*failed, *lines[-1:]]]
@@ -279,9 +272,7 @@ def main(
     silence()
     machine = {**provenance(bench.device), "date": date.today().isoformat()}
     found: dict[str, Rows] = {}
-    for title, section in SECTIONS.items():
-        if small and section is tests:
-            continue
+    for title, section in ((t, s) for t, s in SECTIONS.items() if not (small and s is tests)):
         start = time.monotonic()
         try:
             found[title] = section(bench)
@@ -293,8 +284,7 @@ def main(
 
 def text(machine: dict[str, Any], found: dict[str, Rows]) -> str:
     """The page."""
-    versions = machine["versions"]
-    lines = [f"# {machine['device']}, {machine['date']}\n\nbdl {versions['bdl']}, torch {versions['torch']}\n"]
+    lines = [f"# {machine['device']}, {machine['date']}\n\nbdl {machine['versions']['bdl']}\n"]
     for title, rows in found.items():
         about = " ".join((SECTIONS[title].__doc__ or "").split())
         head = list(dict.fromkeys(name for row in rows for name in row))

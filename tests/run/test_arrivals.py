@@ -153,6 +153,7 @@ def test_a_stack_on_each_of_two_devices_draws_what_it_draws_alone(tmp_path):
 def hangs(folder: Path, hook: str) -> None:
     """The second process stands still in its fourth step."""
     torch.set_num_threads(1)
+    torch.autograd.set_multithreading_enabled(False)  # threads of other tests do not survive a fork
     process = process_info()
 
     def stand(trainer: Any, *_: Any) -> None:
