@@ -26,6 +26,7 @@ from bdl.data.table_encoding import TableEncoding, checksum
 from bdl.data.target import ClassTarget
 from bdl.data.target_copies import warn_of_copies
 from bdl.data.targets import (
+    ClassTargets,
     NumberTargets,
     labels_of,
     learn_target,
@@ -101,7 +102,10 @@ class TableDataModule(TensorDataModule):
         self.encoding = TableEncoding(inputs, target, tuple(columns.id), of_run, lags, exposure)
         splits = self._encode(rows, places)
         classes = target.labels if isinstance(target, ClassTarget) else None
-        super().__init__(splits, batch_size=batch_size, task=target.task, labels=classes, **batching)
+        columns_of = target.labels if isinstance(target, ClassTargets) else {}
+        super().__init__(
+            splits, batch_size=batch_size, task=target.task, labels=classes, class_columns=columns_of, **batching
+        )
         self.target_units = tuple((part.name, part.mean, part.std) for part in number_targets(target)) or None
         self.loss = {} if isinstance(target, ClassTarget) else target.loss
         self.has_offset = exposure is not None
@@ -155,7 +159,7 @@ class TableDataModule(TensorDataModule):
         rows.update(y.numpy().data)
         encoding = checksum(self.encoding.to_plain())
         target = self.encoding.target
-        name = list(target.names) if isinstance(target, NumberTargets) else target.name
+        name = list(target.names) if isinstance(target, ClassTargets | NumberTargets) else target.name
         return {"target": name, "training_rows": rows.hexdigest()[:16], "encoding": encoding}
 
     def preprocessing(self) -> dict[str, Any]:

@@ -14,12 +14,13 @@ from bdl.advice import override
 from bdl.errors import ConfigError
 from bdl.likelihoods.support import Support, Tail
 
-NORMAL, HURDLE, LOG_NORMAL, GAMMA = (
-    f"bdl.{name}" for name in ("HeteroscedasticNLL", "HurdleNLL", "LogNormalNLL", "GammaNLL")
+NORMAL, HURDLE, LOG_NORMAL, GAMMA, ORDINAL = (
+    f"bdl.{name}" for name in ("HeteroscedasticNLL", "HurdleNLL", "LogNormalNLL", "GammaNLL", "OrdinalNLL")
 )
-NAMES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA}
+NAMES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA, "ordinal": ORDINAL}
 SHARE = 0.1  # a value on a larger share of the rows has a mass; see scripts/results/tables/repeated.md
 TIMES = 5.0  # it is so many times as frequent as any other value: rounding makes ties everywhere
+MOST = 50  # different values, up to which loss=ordinal takes them as levels
 LEAST = 10  # rows on a value that has a mass, rows elsewhere, and different values there
 POINTS = 3  # values with a mass, at most
 FEW = 20  # different values, up to which a target has levels and no density
@@ -56,6 +57,8 @@ def find_law(
     mean, std = moments
     if asked in (LOG_NORMAL, GAMMA):
         return _positive(values, every, asked, name, std)
+    if asked == ORDINAL:
+        return _ordinal(values, every, name)
     points, words = repeated(values), _words(values)
     if asked == HURDLE and not points:
         points = [_most_frequent(values, name)]
@@ -125,6 +128,21 @@ def _positive(values: np.ndarray, every: np.ndarray, asked: str, name: str, std:
     return TargetLaw(0.0, std, loss)
 
 
+def _ordinal(values: np.ndarray, every: np.ndarray, name: str) -> TargetLaw:
+    """Levels in an order, with the thresholds of their shares. Raises ConfigError for too many of them."""
+    levels = np.unique(every)
+    if len(levels) > MOST:
+        raise ConfigError(
+            f"{ORDINAL} is a law of a few levels, and {override('data.target', name)} has {len(levels)} different "
+            f"values, more than {MOST}: loss=auto finds a law that fits"
+        )
+    counts = (values[:, None] == levels).sum(0) + 0.5  # a level that held-out rows alone have, has a share too
+    below = counts.cumsum()[:-1] / counts.sum()
+    thresholds = [float(t) for t in np.log(below / (1 - below))]
+    loss = {"_target_": ORDINAL, "levels": [_single(level) for level in levels], "thresholds": thresholds}
+    return TargetLaw(0.0, 1.0, loss, f"{len(levels)} levels in their order, {levels[0]:g} to {levels[-1]:g}")
+
+
 def _fitted(
     rest: np.ndarray, low: float | None, high: float | None, tails: tuple[Tail, ...] = ("log", "linear")
 ) -> Support:
@@ -161,10 +179,11 @@ def _words(values: np.ndarray) -> str | None:
     distinct, counts = np.unique(values, return_counts=True)
     whole = bool((distinct == distinct.round()).all())
     if len(distinct) <= FEW and whole:
-        kind = "counts" if distinct[0] == 0 and counts.argmax() == 0 else "classification"
+        counted = distinct[0] == 0 and counts.argmax() == 0
+        fits = "data.task=counts or loss=ordinal" if counted else "loss=ordinal or data.task=classification"
         return (
             f"{len(distinct)} levels, {100 * counts.max() / len(values):.0f} % on {distinct[counts.argmax()]:g}, which "
-            f"no density fits: data.task={kind} does"
+            f"no density fits: {fits} does"
         )
     if distinct[0] > 0 and log_gain(values) > GAIN:
         return "positive and skewed: loss=lognormal and loss=gamma predict positive numbers only"

@@ -69,9 +69,10 @@ class PredictedItems(ABC):
 
         Of classes: `class`, `p_<class>` for each class, `entropy` and `epistemic`. Of labels: `p_<label>`,
         `entropy_<label>` and `epistemic_<label>` for each. Of numbers: `mean`, `std`, `aleatoric`, `epistemic`, `q05`,
-        `q50` and `q95`, with `_<target>` behind them where there are several targets.
+        `q50` and `q95`, with `_<target>` behind them where there are several targets; `p_<level>` of an ordinal target.
 
-        labels: names of the classes, labels or targets; None numbers them.
+        labels: names of the classes, labels or targets; of several columns of classes, the names of the classes by
+            column, which stand behind its name. None numbers them.
 
         Raises ConfigError for another number of names.
         """

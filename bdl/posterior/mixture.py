@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood, MixedLaw
+from bdl.likelihoods import LevelsLaw, Likelihood, MixedLaw
 from bdl.posterior.mixed_mixture import MixedMixture
 from bdl.posterior.roots import CLOSE, ROOT_WIDTH, first_count, root
 from bdl.posterior.stored_outputs import CHUNK_OF_OUTPUTS, NetworkOutputs
@@ -72,6 +72,14 @@ class PredictiveMixture:
         y, log_w, density = self._columns(y), self.weights.log().view(-1, 1, 1), self.likelihood.log_density
         return torch.cat([torch.logsumexp(log_w + density(o, y[items]), 0) for items, o in self._chunks()])
 
+    def levels(self) -> dict[float, Tensor]:
+        """(n,) the probability of each level of a target that has a few, by its value; {} for others."""
+        chunks = [self._of_masses(outputs) for _, outputs in self._chunks()]
+        laws = [law for law in chunks if isinstance(law, LevelsLaw)]
+        if not laws:
+            return {}
+        return dict(zip(laws[0].levels.tolist(), torch.cat([law.log_p[:, 0].exp() for law in laws]).T, strict=True))
+
     def has_density(self, y: Tensor) -> Tensor:
         """(n, k) whether there is a density at y (n,) or (n, k), and no probability."""
         return self.likelihood.has_density(self._columns(y))
@@ -128,11 +136,11 @@ class PredictiveMixture:
 
         For normal laws it is the closed form (Grimit et al. 2006, eq. 5); where a quadrature of the last term is
         cheaper than all pairs of networks it takes that, which is exact to 1e-5 standard deviations. For laws with
-        masses see `MixedMixture.crps`. For other laws it is the unbiased estimate from 1,000 draws (Zamo & Naveau 2018,
-        eq. 2).
+        masses see `MixedMixture.crps` and `LevelsLaw.crps`. For other laws it is the unbiased estimate from 1,000 draws
+        (Zamo & Naveau 2018, eq. 2).
         """
         y, law = self._columns(y), self.likelihood.marginals(self.outputs.of(slice(0, 1)))
-        if not isinstance(law, Normal | MixedLaw):
+        if not isinstance(law, Normal | MixedLaw | LevelsLaw):
             return torch.cat([_crps_of_draws(draws, y[items]) for items, draws in self._draws(CRPS_DRAWS, seed=0)])
         return torch.cat([self._crps(outputs, y[items]) for items, outputs in self._chunks()])
 
@@ -190,9 +198,8 @@ class PredictiveMixture:
 
     def _quantile(self, outputs: Tensor, q: float) -> Tensor:
         """Between the bounds that Cantelli's inequality gives: P(Y <= mean - t) <= var / (var + t²)."""
-        law = self.likelihood.marginals(outputs)
-        if isinstance(law, MixedLaw):
-            return MixedMixture(law, self.weights).quantile(q)
+        if (mixture := self._of_masses(outputs)) is not None:
+            return mixture.quantile(q)
         mean, aleatoric, epistemic = self._moments(outputs)
         std = (aleatoric + epistemic).sqrt().clamp_min(torch.finfo(torch.float64).tiny)
         low, high = mean - std * math.sqrt((1 - q) / q), mean + std * math.sqrt(q / (1 - q))
@@ -202,12 +209,18 @@ class PredictiveMixture:
         return root(cdf, q, low, high, ROOT_WIDTH * std, min(CLOSE, 1e-3 * q, 1e-3 * (1 - q)))
 
     def _crps(self, outputs: Tensor, y: Tensor) -> Tensor:
-        law = self.likelihood.marginals(outputs)
-        if isinstance(law, MixedLaw):
-            return MixedMixture(law, self.weights).crps(y)
+        if (mixture := self._of_masses(outputs)) is not None:
+            return mixture.crps(y)
         means = self.likelihood.mean(outputs)
         stds = self.likelihood.variance(outputs).sqrt().expand_as(means)
         return self._mean(_mean_distance(means - y, stds)) - 0.5 * self._spread(outputs, means, stds)
+
+    def _of_masses(self, outputs: Tensor) -> MixedMixture | LevelsLaw | None:
+        """The mixture of laws with masses at points, or of levels; None for others."""
+        law = self.likelihood.marginals(outputs)
+        if isinstance(law, LevelsLaw):
+            return law.mixture(self.weights)
+        return MixedMixture(law, self.weights) if isinstance(law, MixedLaw) else None
 
     def _spread(self, outputs: Tensor, means: Tensor, stds: Tensor) -> Tensor:
         """(n', k) E|Y - Y'| of every item, by the cheaper of two ways: a quadrature, or all pairs of networks."""
