@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import Distribution, Normal
 
 from bdl.errors import ConfigError
 from bdl.likelihoods import LevelsLaw, Likelihood, MixedLaw
@@ -74,11 +74,9 @@ class PredictiveMixture:
 
     def levels(self) -> dict[float, Tensor]:
         """(n,) the probability of each level of a target that has a few, by its value; {} for others."""
-        chunks = [self._of_masses(outputs) for _, outputs in self._chunks()]
-        laws = [law for law in chunks if isinstance(law, LevelsLaw)]
-        if not laws:
-            return {}
-        return dict(zip(laws[0].levels.tolist(), torch.cat([law.log_p[:, 0].exp() for law in laws]).T, strict=True))
+        every = [of_masses(self.likelihood.marginals(o), self.weights) for _, o in self._chunks()]
+        laws = [law for law in every if isinstance(law, LevelsLaw)] or [LevelsLaw(torch.zeros(0), torch.zeros(0, 1, 0))]
+        return dict(zip(laws[0].levels.tolist(), torch.cat([law.log_p[:, 0] for law in laws]).exp().T, strict=True))
 
     def has_density(self, y: Tensor) -> Tensor:
         """(n, k) whether there is a density at y (n,) or (n, k), and no probability."""
@@ -198,7 +196,7 @@ class PredictiveMixture:
 
     def _quantile(self, outputs: Tensor, q: float) -> Tensor:
         """Between the bounds that Cantelli's inequality gives: P(Y <= mean - t) <= var / (var + t²)."""
-        if (mixture := self._of_masses(outputs)) is not None:
+        if (mixture := of_masses(self.likelihood.marginals(outputs), self.weights)) is not None:
             return mixture.quantile(q)
         mean, aleatoric, epistemic = self._moments(outputs)
         std = (aleatoric + epistemic).sqrt().clamp_min(torch.finfo(torch.float64).tiny)
@@ -209,18 +207,11 @@ class PredictiveMixture:
         return root(cdf, q, low, high, ROOT_WIDTH * std, min(CLOSE, 1e-3 * q, 1e-3 * (1 - q)))
 
     def _crps(self, outputs: Tensor, y: Tensor) -> Tensor:
-        if (mixture := self._of_masses(outputs)) is not None:
+        if (mixture := of_masses(self.likelihood.marginals(outputs), self.weights)) is not None:
             return mixture.crps(y)
         means = self.likelihood.mean(outputs)
         stds = self.likelihood.variance(outputs).sqrt().expand_as(means)
         return self._mean(_mean_distance(means - y, stds)) - 0.5 * self._spread(outputs, means, stds)
-
-    def _of_masses(self, outputs: Tensor) -> MixedMixture | LevelsLaw | None:
-        """The mixture of laws with masses at points, or of levels; None for others."""
-        law = self.likelihood.marginals(outputs)
-        if isinstance(law, LevelsLaw):
-            return law.mixture(self.weights)
-        return MixedMixture(law, self.weights) if isinstance(law, MixedLaw) else None
 
     def _spread(self, outputs: Tensor, means: Tensor, stds: Tensor) -> Tensor:
         """(n', k) E|Y - Y'| of every item, by the cheaper of two ways: a quadrature, or all pairs of networks."""
@@ -258,6 +249,13 @@ class PredictiveMixture:
             chosen = torch.multinomial(self.weights, n, replacement=True)
             for items, outputs in self._chunks(n):
                 yield items, self.likelihood.distribution(outputs[chosen]).sample()
+
+
+def of_masses(law: Distribution, weights: Tensor) -> MixedMixture | LevelsLaw | None:
+    """The mixture by weights (S,) of laws with masses at points, or of levels; None for others."""
+    if isinstance(law, LevelsLaw):
+        return law.mixture(weights)
+    return MixedMixture(law, weights) if isinstance(law, MixedLaw) else None
 
 
 def _crps_of_draws(draws: Tensor, y: Tensor) -> Tensor:

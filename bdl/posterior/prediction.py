@@ -58,7 +58,8 @@ class ValuePrediction(PredictedItems):
         parts = {name: getattr(self, name) for name in ("mean", "std", "aleatoric", "epistemic")}
         parts |= {name: self.quantile(q) for name, q in TABLE_QUANTILES.items()}
         if len(names) == 1:
-            probs = {f"p_{level:g}": p for level, p in self.mixture.levels().items()}
+            levels = self.mixture.levels() if self.mixture.likelihood.has_masses else {}
+            probs = {f"p_{level:g}": p for level, p in levels.items()}
             return {part: values[:, 0] for part, values in parts.items()} | probs
         return {f"{part}_{name}": values[:, j] for part, values in parts.items() for j, name in enumerate(names)}
 
