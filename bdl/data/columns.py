@@ -28,7 +28,7 @@ class Columns:
     """What the columns of a table are for; all that are not named are inputs.
 
     Args:
-        target: the column to predict, or several columns of numbers.
+        target: the column to predict, or several columns of numbers, or of classes.
         task: None finds it: text, truth values and two whole numbers are classes, decimals and many whole numbers a
             regression. Few whole numbers may be either, and need it. "counts" is never found, only asked for.
         id: columns that name the rows. They are no inputs.

@@ -154,7 +154,7 @@ class OrdinalNLL(Likelihood):
     def _level(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(..., B) the numbers of the levels y."""
         y, levels = as_columns(y, torch.Size((*outputs.shape[:-1], 1))), outputs.new_tensor(self.levels)
-        return torch.bucketize(y.squeeze(-1).to(outputs.dtype), (levels[1:] + levels[:-1]) / 2)
+        return torch.bucketize(y.squeeze(-1).to(outputs.dtype).contiguous(), (levels[1:] + levels[:-1]) / 2)
 
     def _between(self, outputs: Tensor, level: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
         """The numbers of levels (..., 1), which fit outputs (..., K) but for the last axis; all c_j - c_(j-1), with c_0

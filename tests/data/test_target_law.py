@@ -79,6 +79,20 @@ def test_the_density_reaches_beyond_a_bound_that_other_rows_pass():
     assert law_of(capped).loss["high"] == 0 and law_of(capped).origin == 1
 
 
+def test_the_rows_that_a_point_leaves_may_repeat_too():
+    """A tenth of all rows sits on -1: a fifth of those that are not 0, on which a density would have no limit."""
+    values = np.concatenate([np.zeros(300), np.full(60, -1.0), REST])
+    law = law_of(values)
+    assert law.loss["points"] == [pytest.approx(-1 / values.std()), 0.0] and law.origin == 0
+    assert (law.loss["low"], law.loss["high"]) == (0.0, None) and "a density above 0" in (law.words or "")
+    assert repeated(np.concatenate([np.zeros(300), np.full(20, -1.0), REST])) == [0.0]
+    assert repeated(np.concatenate([np.zeros(35), np.full(34, -1.0), REST])) == []  # each has less than a tenth
+
+
+def test_a_positive_law_is_proposed_where_all_rows_are_positive():
+    assert law_of(REST, every=np.append(REST, 0.0)).words is None
+
+
 def test_the_tail_follows_the_values():
     assert law_of(with_share(0.4)).loss["tail"] == "log"
     near = np.concatenate([np.zeros(200), np.abs(RANDOM.normal(3, 1, 300))])
@@ -123,7 +137,9 @@ def test_positive_and_skewed_values_are_told_and_laws_of_them_can_be_asked_for()
         assert law.origin == 0 and likelihood is not None and law.loss["_target_"] == asked
         logs = np.log(REST / law.scale)
         assert (law.loss["center"], law.loss["spread"]) == pytest.approx((logs.mean(), logs.std()))
-    with pytest.raises(ConfigError, match="GammaNLL takes positive numbers, and data.target=y has 1 values .* as -1"):
+    with pytest.raises(
+        ConfigError, match="GammaNLL takes .* data.target=y has 1 value below or at 0, such as -1: .*y=-1"
+    ):
         law_of(REST, GAMMA, every=np.append(REST, -1.0))
     with pytest.raises(ConfigError, match="HurdleNLL needs a value that is repeated"):
         law_of(REST, HURDLE)

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from running import ON_TABLE, refusal, whole
 
 import bdl
+from bdl.errors import BdlWarning
 
 SHORT = (*ON_TABLE, "chains=2", "trainer.max_steps=40", "sampler.lr=0.003", "collect.keep.burn_in=20")
 
@@ -72,9 +73,10 @@ def test_several_columns_of_classes_are_scored_and_predicted_each(tmp_path, scri
     frame = table(0.0).drop(columns="y")
     frame = frame.assign(y=np.where(frame.a > 0, "a lot", "little"), size=np.digitize(frame.b, [-0.5, 0.5]))
     frame["size"] = frame["size"].map(["S", "M", "L"].__getitem__)
-    frame.loc[:9, "size"], frame.loc[5:14, "y"] = None, None
+    frame.loc[:9, "size"], frame.loc[10:14, "y"] = None, None
     asked = ("data.target=[y,size]",)
-    report = run(tmp_path, frame, *asked)
+    with pytest.warns(BdlWarning, match="y is missing in 5, size is missing in 10 of 120 rows, which are kept"):
+        report = run(tmp_path, frame, *asked)
     assert "size: L" in report and "y: mean" in report  # in the table of classes
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     for name in ("y", "size"):
@@ -116,4 +118,4 @@ def test_positive_values_are_told_and_zeros_under_a_positive_law_refused(tmp_pat
     table(0.2).to_csv(tmp_path / "zeros.csv", index=False)
     asked = ("data=csv", f"data.path={tmp_path / 'zeros.csv'}", "data.target=y", "loss=gamma", "logger=none")
     line = refusal(script("train", *asked, f"run_dir={tmp_path / 'no'}"))
-    assert "bdl.GammaNLL takes positive numbers, and data.target=y has" in line and "loss=normal" in line
+    assert "bdl.GammaNLL takes positive numbers, and data.target=y has" in line and "y=0" in line
