@@ -90,7 +90,8 @@ def test_several_columns_of_classes_are_scored_and_predicted_each(tmp_path, scri
     predictions = bdl.predict_table(tmp_path / "run", frame[["a", "b"]])
     assert set(predictions["class_y"]) <= {"a lot", "little"} and set(predictions["class_size"]) <= {"S", "M", "L"}
     np.testing.assert_allclose(predictions[["p_size_L", "p_size_M", "p_size_S"]].sum(1), 1, atol=1e-6)
-    of_data = ("data=csv", f"data.path={tmp_path / 'table.csv'}", *asked, "logger=none", f"run_dir={tmp_path / 'no'}")
+    frame.dropna().to_csv(tmp_path / "whole.csv", index=False)
+    of_data = ("data=csv", f"data.path={tmp_path / 'whole.csv'}", *asked, "logger=none", f"run_dir={tmp_path / 'no'}")
     line = refusal(script("train", *of_data, "calibrate=conformal", "data.val_fraction=0.2"))
     assert "made for one column of classes" in line and "data.target=y" in line
     line = refusal(script("train", *of_data[:2], "data.target=[y,a]", *of_data[3:]))
