@@ -15,6 +15,7 @@ from bdl.data.table_encoding import TableEncoding
 FOLDS = 5
 MOST_ROWS = 2000  # training rows; of more, all inputs are kept
 FEWEST_ROWS = 30  # training rows that tell one input from another
+STEADY = 4  # folds in which the lasso has to keep an input: those that fit by chance are others in each
 GAIN = 0.1  # share of a ridge's squared error by which the lasso has to be better, and by so many standard errors:
 ERRORS = 2.0
 PENALTIES = np.logspace(0, -2, 20)  # of the lasso, in that at which it keeps no input
@@ -41,7 +42,7 @@ def with_few_inputs(
     )
     words = (
         f"of more columns than rows, a lasso keeps {len(kept)}, which explain {100 * explained[0]:.0f} % of the target "
-        f"in rows held out for that, and a ridge of all {100 * max(0.0, explained[1]):.0f} % (data.select=all keeps all)"
+        f"in rows held out for that, and a ridge of all {100 * max(0, explained[1]):.0f} % (data.select=all keeps all)"
     )
     return replace(encoding, inputs=inputs), {s: (x[:, places], y) for s, (x, y) in splits.items()}, words
 
@@ -52,7 +53,7 @@ def few_inputs(
     """The inputs that a lasso keeps, and the shares of the target that it and a ridge explain in held-out rows.
 
     By cross-validation: the lasso has the largest penalty whose error is within a standard error of the least (Hastie,
-    Tibshirani and Friedman 2009, section 7.10), for each target. None where the ridge is about as good, as where many
+    Tibshirani and Friedman 2009, section 7.10), for each target, and keeps an input in STEADY of the folds. None where the ridge is about as good, as where many
     inputs say a little each, and where the rows are too few or too many to tell.
 
     x: (n, d); y: (n,) classes, or (n, k) numbers, NaN where some are missing, or classes, then below 0. groups: (n,).
@@ -89,10 +90,10 @@ def _numbers_of(y: np.ndarray) -> list[np.ndarray]:
 
 def _lasso(x: np.ndarray, z: np.ndarray, folds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(FOLDS,) mean squared errors, and the inputs that are kept."""
-    from sklearn.linear_model import Lasso, lasso_path  # slow to import
+    from sklearn.linear_model import lasso_path  # slow to import
 
     penalties = PENALTIES * np.abs(x.T @ z).max() / len(z)
-    errors = np.zeros((FOLDS, len(penalties)))
+    errors, used = np.zeros((FOLDS, len(penalties))), np.zeros((x.shape[1], len(penalties)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a path need not be exact to choose by
         for k in range(FOLDS):
@@ -101,12 +102,12 @@ def _lasso(x: np.ndarray, z: np.ndarray, folds: np.ndarray) -> tuple[np.ndarray,
             _, weights, _ = lasso_path(
                 np.asfortranarray(x[rows] - shift), z[rows] - mean, alphas=penalties, tol=1e-3, max_iter=300
             )
+            used += weights != 0
             errors[k] = np.square(mean + (x[~rows] - shift) @ weights - z[~rows, None]).mean(0)
-        each = errors.mean(0)
-        best = int(each.argmin())
-        largest = int(np.flatnonzero(each <= each[best] + errors[:, best].std(ddof=1) / FOLDS**0.5)[0])
-        weights = Lasso(penalties[largest], tol=1e-3, max_iter=1000).fit(x, z).coef_
-    return errors[:, largest], np.flatnonzero(weights)
+    each = errors.mean(0)
+    best = int(each.argmin())
+    largest = int(np.flatnonzero(each <= each[best] + errors[:, best].std(ddof=1) / FOLDS**0.5)[0])
+    return errors[:, largest], np.flatnonzero(used[:, largest] >= STEADY)
 
 
 def _ridge(x: np.ndarray, z: np.ndarray, folds: np.ndarray) -> np.ndarray:
