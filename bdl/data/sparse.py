@@ -53,8 +53,9 @@ def few_inputs(
     """The inputs that a lasso keeps, and the shares of the target that it and a ridge explain in held-out rows.
 
     By cross-validation: the lasso has the largest penalty whose error is within a standard error of the least (Hastie,
-    Tibshirani and Friedman 2009, section 7.10), for each target, and keeps an input in STEADY of the folds. None where the ridge is about as good, as where many
-    inputs say a little each, and where the rows are too few or too many to tell.
+    Tibshirani and Friedman 2009, section 7.10), for each target, and keeps an input in STEADY of the folds. None where
+    the ridge is about as good, as where many inputs say a little each, and where the rows are too few or too many to
+    tell.
 
     x: (n, d); y: (n,) classes, or (n, k) numbers, NaN where some are missing, or classes, then below 0. groups: (n,).
     """

@@ -14,12 +14,10 @@ from torch.distributions import Distribution, Normal
 from bdl.errors import ConfigError
 from bdl.likelihoods import LevelsLaw, Likelihood, MixedLaw
 from bdl.posterior.mixed_mixture import MixedMixture
+from bdl.posterior.normal_mixture import NormalMixture
 from bdl.posterior.roots import CLOSE, ROOT_WIDTH, first_count, root
 from bdl.posterior.stored_outputs import CHUNK_OF_OUTPUTS, NetworkOutputs
 
-PAIR = 8  # the time of a pair of networks, in that of a step of the quadrature for one network
-NARROW = 1e-6  # by how much `_spread` may widen laws: weight times (std / local step)²
-REACH = 5.0  # E (Z - 5)+ of a standard normal Z is 5e-8
 CRPS_DRAWS = 1000  # draws for each item, where CRPS has no closed form
 
 
@@ -184,21 +182,7 @@ class PredictiveMixture:
         law = self.likelihood.marginals(outputs)
         if not isinstance(law, Normal):
             return lambda y: self._cdf(outputs, y)
-        return self._normal_cdf(law.mean, law.stddev)
-
-    def _normal_cdf(self, means: Tensor, stds: Tensor) -> Callable[[Tensor], Tensor]:
-        """The distribution function (n', k) -> (n', k) of normal laws (S, n', k), with an error of 1e-7: in float32."""
-        centre = self._mean(means)  # without it float32 would lose the digits of y - mean
-        means, precision = (means - centre).float(), (math.sqrt(0.5) / stds).float()
-        # Equal weights become 1, whose sum in float32 is exact: F is 0 or 1 in the tails, where an error would add up
-        weights, shape = (self.weights / self.weights.max()).float(), centre.shape
-        half = 0.5 / weights.double().sum()
-
-        def cdf(y: Tensor) -> Tensor:
-            z = torch.sub((y - centre).float(), means).mul_(precision).erf_()
-            return 0.5 + half * (weights @ z.flatten(1)).double().view(shape)
-
-        return cdf
+        return NormalMixture(law.mean, law.stddev, self.weights).cdf()
 
     def _quantile(self, outputs: Tensor, q: float) -> Tensor:
         """Between the bounds that Cantelli's inequality gives: P(Y <= mean - t) <= var / (var + t²)."""
@@ -217,56 +201,7 @@ class PredictiveMixture:
             return mixture.crps(y)
         means = self.likelihood.mean(outputs)
         stds = self.likelihood.variance(outputs).sqrt().expand_as(means)
-        return self._mean(_mean_distance(means - y, stds)) - 0.5 * self._spread(means, stds)
-
-    def _spread(self, means: Tensor, stds: Tensor) -> Tensor:
-        """(n', k) E|Y - Y'| of every item, by the cheaper of two ways: a quadrature, or all pairs of networks.
-
-        The quadrature steps evenly in u, y = centre + scale sinh(u): steps are wider in the tails, as far networks
-        are wide. A law that is narrower than the steps is widened. From s to r that adds its weight times r² - s²,
-        times the density of Y where it sits, because the second derivative of E|x - Y'| by x is twice this density.
-        So a few networks that are certain need no steps of their own size.
-        """
-        centre = means.median(0).values
-        scale = 1 / self._mean(1 / torch.hypot(stds, means - centre))  # of the bulk, where a few wide laws do not count
-        local = torch.hypot(scale, means - centre)  # dy / du
-        narrowest, order = (stds / local).sort(0)
-        least = torch.where(self.weights[order].cumsum(0) * narrowest.square() <= NARROW, narrowest, 0).amax(0)
-        wide = torch.maximum(stds, least * local)
-        low, high = (((means + k * wide - centre) / scale).asinh() for k in (-REACH, REACH))
-        low, high = low.amin(0), high.amax(0)
-        # Steps of 0.8 of the smallest std; for u no longer than 0.28, because sinh grows fast in the tails
-        steps = (1.25 * (high - low) / (wide / local).amin(0).clamp_max(0.35)).amax(-1) + 2  # (n',)
-        narrow = steps < PAIR * len(means)  # few networks do not pay, nor does a scale of 0 or infinity
-        spread = torch.empty_like(low)
-        for size in (steps[narrow].log2().ceil()).unique().tolist():  # items of about as many steps together
-            group = narrow & (steps.log2().ceil() == size)
-            spread[group] = self._quadrature(
-                self._normal_cdf(means[:, group], wide[:, group]), centre[group], scale[group],
-                low[group], high[group], int(steps[group].max()),
-            )  # fmt: skip
-        if not bool(narrow.all()):
-            spread[~narrow] = self._pairs(means[:, ~narrow], stds[:, ~narrow])
-        return spread
-
-    @staticmethod
-    def _quadrature(
-        cdf: Callable[[Tensor], Tensor], centre: Tensor, scale: Tensor, low: Tensor, high: Tensor, steps: int
-    ) -> Tensor:
-        """2 ∫ F (1 - F) dy by the trapezoid rule over u, y = centre + scale sinh(u), from low to high."""
-        step = (high - low) / (steps - 1)
-        total = torch.zeros_like(low)
-        for i in range(steps):
-            u = low + i * step
-            f = cdf(centre + scale * u.sinh())
-            total += f * (1 - f) * u.cosh()
-        return 2 * total * step * scale
-
-    def _pairs(self, means: Tensor, stds: Tensor) -> Tensor:
-        total = torch.zeros_like(means[0])
-        for weight, m, s in zip(self.weights, means, stds, strict=True):
-            total += weight * self._mean(_mean_distance(means - m, (stds.square() + s.square()).sqrt()))
-        return total
+        return NormalMixture(means, stds, self.weights).crps(y)
 
     def _draws(self, n: int, seed: int) -> Iterator[tuple[slice, Tensor]]:
         """(items, draws (n, n', k)) from the laws of n networks, the same networks for all items."""
@@ -290,10 +225,3 @@ def _crps_of_draws(draws: Tensor, y: Tensor) -> Tensor:
     rank = torch.arange(1, count + 1, dtype=draws.dtype).view(-1, 1, 1)
     spread = 2 * ((2 * rank - count - 1) * draws.sort(0).values).sum(0) / (count * (count - 1))
     return (draws - y).abs().mean(0) - 0.5 * spread
-
-
-def _mean_distance(mean: Tensor, std: Tensor) -> Tensor:
-    """E|X| for X ~ N(mean, std²)."""
-    z = mean / std.clamp_min(torch.finfo(std.dtype).tiny)
-    density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
-    return 2 * std * density + mean * torch.erf(z / math.sqrt(2))
