@@ -102,9 +102,9 @@ class ClassEvaluation(PosteriorEvaluation):
 
     def entropy(self, seen: Tensor | None = None) -> float:
         y = self.y if seen is None else seen
-        several = isinstance(self.likelihood, MultiCategoricalNLL)
-        classes = self.likelihood.classes if several else [self._sum.shape[1]] * y.reshape(len(y), -1).shape[1]
-        return constant_class_entropy(y, classes)
+        if isinstance(self.likelihood, MultiCategoricalNLL):
+            return constant_class_entropy(y, self.likelihood.classes)
+        return constant_class_entropy(y, [self._sum.shape[1]] * y.reshape(len(y), -1).shape[1])
 
     def claim(self) -> float:
         columns = [(p.double(), len(labels) / len(self.labels)) for p, labels in self.columns(self.bma)]

@@ -39,7 +39,7 @@ class Prediction(PredictedProbabilities):
     def title(self) -> str:
         return f"Prediction of {count_of(len(self), 'item')} over {self.probs.shape[-1]} classes, entropies in nats"
 
-    def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
+    def columns(self, labels: Any) -> Mapping[str, Sequence[Any] | Tensor]:
         rows = self.probs.flatten(0, -2)
         names = names_of(rows.shape[1], labels, "classes")
         likeliest = rows.argmax(-1).tolist()
@@ -56,7 +56,7 @@ class LabelPrediction(PredictedProbabilities):
     def title(self) -> str:
         return f"Prediction of {self.probs.shape[-1]} labels of {len(self):,} items, entropies in nats"
 
-    def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
+    def columns(self, labels: Any) -> Mapping[str, Sequence[Any] | Tensor]:
         names = names_of(self.probs.shape[-1], labels, "labels")
         parts = {"p": self.probs, "entropy": self.entropy, "epistemic": self.epistemic}
         return {f"{part}_{name}": v[..., j].flatten() for part, v in parts.items() for j, name in enumerate(names)}

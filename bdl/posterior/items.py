@@ -36,7 +36,7 @@ class PredictedItems(ABC):
         """The prediction of the items at these places (m,)."""
 
     @abstractmethod
-    def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
+    def columns(self, labels: Any) -> Mapping[str, Sequence[Any] | Tensor]:
         """The columns of `to_frame`, of as many rows as `shape` has elements."""
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class PredictedItems(ABC):
             ) from error
         return self.part(places)
 
-    def to_frame(self, labels: Sequence[Any] | None = None) -> pd.DataFrame:
+    def to_frame(self, labels: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None) -> pd.DataFrame:
         """A pandas table with a row for each item, or for each element of it; entropies in nats.
 
         Of classes: `class`, `p_<class>` for each class, `entropy` and `epistemic`. Of labels: `p_<label>`,

@@ -53,7 +53,7 @@ class ValuePrediction(PredictedItems):
         moments = {name: getattr(self, name)[items] for name in ("mean", "aleatoric", "epistemic", "std")}
         return replace(self, **moments, mixture=self.mixture.part(items))
 
-    def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
+    def columns(self, labels: Any) -> Mapping[str, Sequence[Any] | Tensor]:
         names = names_of(self.mean.shape[-1], labels, "targets")
         parts = {name: getattr(self, name) for name in ("mean", "std", "aleatoric", "epistemic")}
         parts |= {name: self.quantile(q) for name, q in TABLE_QUANTILES.items()}
