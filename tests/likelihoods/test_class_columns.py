@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ def test_each_column_is_evaluated_as_if_it_were_alone():
 def test_each_column_is_predicted_as_if_it_were_alone():
     outputs, _ = problem()
     weights = torch.rand(len(outputs), generator=torch.Generator().manual_seed(0))
-    prediction = prediction_of([(outputs, weights)], LAW)
+    prediction: Any = prediction_of([(outputs, weights)], LAW)
     frame = prediction.to_frame(NAMES)
     for (name, names), part in zip(NAMES.items(), outputs.split(CLASSES, -1), strict=True):
         alone = prediction_of([(part, weights)], bdl.CategoricalNLL()).to_frame(names)
