@@ -88,6 +88,7 @@ def write_report(request: ReportRequest) -> dict[str, float]:
             request.posterior, request.splits, outcome.trace, request.ood, progress, start, request.calibrate
         )
     summary.command, summary.seconds = request.command, request.seconds
+    summary.folder = "" if request.command else str(run)
     summary.metrics |= {**request.law, **compared(request.simple, summary.evaluations)}
     if request.chain_weights is not None:
         request.chain_weights.add_to(summary, request.posterior)
@@ -154,12 +155,13 @@ def publish(
     summary.metrics |= class_metrics(summary.evaluations, words.class_names, words.class_columns)
     if summary.calibration is not None:
         write_json(folder / CALIBRATION, to_plain(summary.calibration))
-    page = folder / "report.html"
-    data = write_page(page, posterior, summary, facts, explain, trace, words.units, words.pieces)
+    data = write_page(
+        page := folder / "report.html", posterior, summary, facts, explain, trace, words.units, words.pieces
+    )
     summary.metrics |= verdict(summary.metrics).numbers
     write_metrics(folder / METRICS, summary.metrics)
     print(f"report: {page}")
-    print_summary(summary.metrics, summary.seconds, summary.class_names)
+    print_summary(summary.metrics, summary.seconds, summary.class_names, words.units)
     return data
 
 

@@ -55,6 +55,7 @@ class Summary:
     class_names: Sequence[str] = ()  # empty where they are not known
     class_columns: Mapping[str, Sequence[str]] = field(default_factory=dict)  # see `DataModule.class_columns`
     command: str = ""  # that makes the run; empty where it is not known
+    folder: str = ""  # of a run that was made in Python
     seconds: float = math.nan  # of the run
 
 
