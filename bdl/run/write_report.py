@@ -155,9 +155,8 @@ def publish(
     summary.metrics |= class_metrics(summary.evaluations, words.class_names, words.class_columns)
     if summary.calibration is not None:
         write_json(folder / CALIBRATION, to_plain(summary.calibration))
-    data = write_page(
-        page := folder / "report.html", posterior, summary, facts, explain, trace, words.units, words.pieces
-    )
+    page = folder / "report.html"
+    data = write_page(page, posterior, summary, facts, explain, trace, words.units, words.pieces)
     summary.metrics |= verdict(summary.metrics).numbers
     write_metrics(folder / METRICS, summary.metrics)
     print(f"report: {page}")
@@ -249,9 +248,8 @@ def _scores(plan: Plan, data: DataModule) -> dict[str, str]:
         return {}
     if (run := plan.report.judged) is None:
         return {"scores": "of training items: none is held out"}
-    metrics = read_metrics(run / METRICS)
-    names = [name for name in ("rmse", "accuracy", "nll") if f"test/bma/{name}" in metrics]
-    judged = ", ".join(f"{name} {metrics[f'test/bma/{name}']:.4g}" for name in names)
+    m = read_metrics(run / METRICS)
+    judged = ", ".join(f"{n} {m[k]:.4g}" for n in ("rmse", "accuracy", "nll") if (k := f"test/bma/{n}") in m)
     return {"scores": f"of rows that this run has seen; on held-out rows those of {run.name} stand: {judged}"}
 
 
