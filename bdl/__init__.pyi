@@ -36,9 +36,11 @@ from .likelihoods import (
     HeteroscedasticNLL,
     HurdleNLL,
     LogNormalNLL,
+    MultiCategoricalNLL,
     MultivariateNormalNLL,
     NegativeBinomialNLL,
     ObservedNLL,
+    OrdinalNLL,
     PoissonNLL,
     StudentTNLL,
     WeightedNLL,
@@ -48,7 +50,7 @@ from .posterior import plot
 from .posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
 from .posterior.ood import ood
 from .posterior.predict import Posterior
-from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
+from .posterior.prediction import ClassColumnsPrediction, LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
 from .run.in_python import Report, report, sample
 from .run.predict import predict_table
@@ -98,6 +100,7 @@ __all__ = [
     "BernoulliNLL",
     "Block",
     "CategoricalNLL",
+    "ClassColumnsPrediction",
     "CheckpointStart",
     "ChainStack",
     "ClipNorm",
@@ -134,9 +137,11 @@ __all__ = [
     "Metropolis",
     "ModelAverage",
     "Monitor",
+    "MultiCategoricalNLL",
     "MultivariateNormalNLL",
     "NegativeBinomialNLL",
     "ObservedNLL",
+    "OrdinalNLL",
     "PoissonNLL",
     "Position",
     "Posterior",

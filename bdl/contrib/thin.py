@@ -18,7 +18,7 @@ from bdl.disk.manifest import Manifest
 from bdl.display import Shown
 from bdl.engine.functional import replace_tensors
 from bdl.errors import ConfigError, StoreError
-from bdl.likelihoods import Likelihood, as_columns
+from bdl.likelihoods import Likelihood, MultiCategoricalNLL, as_columns
 from bdl.posterior.export import gathered_networks, thinned
 from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs
 from bdl.posterior.predict import P, Posterior
@@ -215,6 +215,8 @@ def log_density(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> Tensor:
     """(s, n) log densities, or log probabilities, of y (n, ...) by s networks with outputs (s, n, K), in nats."""
     if likelihood.outputs == "logits":
         return likelihood.log_density(outputs, y)
+    if isinstance(likelihood, MultiCategoricalNLL):
+        return likelihood.seen_log_density(outputs, y.clamp_min(0), y >= 0)
     outputs = outputs.double()
     means = likelihood.mean(outputs)
     return likelihood.log_density(outputs, as_columns(y.double(), means.shape[1:])).sum(-1)

@@ -28,7 +28,7 @@ class Columns:
     """What the columns of a table are for; all that are not named are inputs.
 
     Args:
-        target: the column to predict, or several columns of numbers.
+        target: the column to predict, or several columns of numbers, or of classes.
         task: None finds it: text, truth values and two whole numbers are classes, decimals and many whole numbers a
             regression. Few whole numbers may be either, and need it. "counts" is never found, only asked for.
         id: columns that name the rows. They are no inputs.
@@ -38,6 +38,7 @@ class Columns:
         exposure: the column of exposures, over which the counts of the target were collected: their mean is exposure x
             rate. It makes the task "counts".
         weight: the column of weights. A row of weight 2 counts as the row twice.
+        select: "auto" keeps few inputs of a table of more columns than rows, see `few_inputs`; "all" keeps all.
         lags: columns whose earlier values are inputs, and how many rows earlier, such as {"sales": [1, 7]}. The rows
             are sorted by `TableSplit.order`, within each `TableSplit.group`.
     """
@@ -51,8 +52,11 @@ class Columns:
     lags: Mapping[str, Sequence[int]] | None = None
     exposure: str | None = None
     weight: str | None = None
+    select: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.select not in ("auto", "all"):
+            raise ConfigError(f"data.select must be auto or all, got {self.select!r}")
         if self.exposure is not None and self.task not in (None, "counts"):
             raise ConfigError(
                 f"{override('data.exposure', self.exposure)} is the exposure of a count, and data.task={self.task}: "

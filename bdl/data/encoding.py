@@ -74,6 +74,10 @@ class InputEncoding:
         """The columns of categories and dates, whose fields are read as they are written."""
         return [column.name for column in self.columns if not isinstance(column, NumberColumn)]
 
+    def widths(self, frame: Frame, place: str) -> list[int]:
+        """How many inputs each column makes. The first row tells it."""
+        return [column.encode(frame[column.name].iloc[:1], place).shape[1] for column in self.columns]
+
     def encode(self, frame: Frame, key: str, place: str, last: bool = False) -> Tensor:
         """(n, features) float32.
 

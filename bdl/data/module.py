@@ -42,7 +42,9 @@ class DataModule(L.LightningDataModule):
         target_units: name, shift and scale of each target of a regression, whose units are shift + scale x labels.
         loss: the likelihood that fits the labels of a regression, as `_target_` and arguments; {} is that of the task.
             Where another of the same class is asked for, it has these arguments as far as it gives none.
-        gaps: whether some of several targets are missing in some items, NaN in their labels.
+        class_columns: the names of the classes of each of several columns, by its name; {} for one column, and for
+            numbers. `class_names` then are those of all columns, and so is `num_classes`.
+        gaps: whether some of several targets are missing in some items: NaN in their labels, -100 of classes.
         overview: what was read, in one line that a run prints; None prints nothing.
         held_out: how rows were held out that are not exchangeable, in words that a report shows; None for others.
         groups: (n,) int64 by split, for data whose items of one group depend on each other; {} for others. A part of
@@ -55,6 +57,7 @@ class DataModule(L.LightningDataModule):
     has_offset: bool = False
     weighted: bool = False
     loss: Mapping[str, Any] = {}
+    class_columns: Mapping[str, Sequence[str]] = MappingProxyType({})
     gaps: bool = False
     overview: str | None = None
     held_out: str | None = None

@@ -22,10 +22,12 @@ from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.missing_codes import warn_of_codes
 from bdl.data.repeated import warn_of_repeated
+from bdl.data.sparse import with_few_inputs
 from bdl.data.table_encoding import TableEncoding, checksum
 from bdl.data.target import ClassTarget
 from bdl.data.target_copies import warn_of_copies
 from bdl.data.targets import (
+    ClassTargets,
     NumberTargets,
     labels_of,
     learn_target,
@@ -99,15 +101,22 @@ class TableDataModule(TensorDataModule):
         self.groups = split.groups(rows, place)
         (target, reason), inputs, exposure = _learn(rows, columns, names, place, reading, loss)
         self.encoding = TableEncoding(inputs, target, tuple(columns.id), of_run, lags, exposure)
-        splits = self._encode(rows, places)
+        wide = columns.select == "auto" and len(inputs.columns) > len(rows["train"])
+        widths = inputs.widths(rows["train"], place) if wide else []
+        splits, few = self._encode(rows, places), None
+        if wide:
+            self.encoding, splits, few = with_few_inputs(self.encoding, splits, widths, self.groups.get("train"))
         classes = target.labels if isinstance(target, ClassTarget) else None
-        super().__init__(splits, batch_size=batch_size, task=target.task, labels=classes, **batching)
+        columns_of = target.labels if isinstance(target, ClassTargets) else {}
+        super().__init__(
+            splits, batch_size=batch_size, task=target.task, labels=classes, class_columns=columns_of, **batching
+        )
         self.target_units = tuple((part.name, part.mean, part.std) for part in number_targets(target)) or None
         self.loss = {} if isinstance(target, ClassTarget) else target.loss
         self.has_offset = exposure is not None
         if columns.weight is not None:
             self._weigh(rows, columns.weight, places, **batching)
-        self.overview = self._describe(columns, len(names), reason)
+        self.overview = self._describe(columns, len(names), reason, few)
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             warn_of_repeated(splits, place)
 
@@ -131,8 +140,11 @@ class TableDataModule(TensorDataModule):
         self.splits = {s: (x, with_weights(y, torch.from_numpy(numbers[s]))) for s, (x, y) in self.splits.items()}
         self._use(TensorBatches(*self.splits["train"], self.batch_size, **batching))
 
-    def _describe(self, columns: Columns, read: int, reason: str) -> str:
-        """What was read, in one line. read: columns that become inputs; reason: why the target has its task."""
+    def _describe(self, columns: Columns, read: int, reason: str, few: str | None) -> str:
+        """What was read, in one line.
+
+        read: columns that may become inputs; reason: why the target has its task; few: see `with_few_inputs`.
+        """
         target, exposure = self.encoding.target, self.encoding.exposure
         inputs = self.input_shape[0] - self.has_offset
         said = [
@@ -145,7 +157,7 @@ class TableDataModule(TensorDataModule):
             total = self.splits["train"][1][:, -1].double().sum()
             line = f"{columns.weight} weighs rows: those for training count as {total:,.6g}"
             said.append(f"{line}; in scores each counts once, but for weighted_nll")
-        words = [self.held_out, *(part.words for part in number_targets(target))]
+        words = [few, self.held_out, *(part.words for part in number_targets(target))]
         return "; ".join([*said, *filter(None, words)])
 
     def identity(self) -> dict[str, Any]:
@@ -155,7 +167,7 @@ class TableDataModule(TensorDataModule):
         rows.update(y.numpy().data)
         encoding = checksum(self.encoding.to_plain())
         target = self.encoding.target
-        name = list(target.names) if isinstance(target, NumberTargets) else target.name
+        name = list(target.names) if isinstance(target, ClassTargets | NumberTargets) else target.name
         return {"target": name, "training_rows": rows.hexdigest()[:16], "encoding": encoding}
 
     def preprocessing(self) -> dict[str, Any]:
@@ -231,6 +243,7 @@ def read_table(
     all_rows: bool = False,
     exposure: str | None = None,
     weight: str | None = None,
+    select: Literal["auto", "all"] = "auto",
     order: str | None = None,
     group: str | None = None,
     lags: Mapping[str, Sequence[int]] | None = None,
@@ -240,7 +253,7 @@ def read_table(
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
     id, drop, categorical, missing = ([str(word) for word in words] for words in (id, drop, categorical, missing))
-    columns = Columns(target, task, id, drop, categorical, max_levels, lags, exposure, weight)
+    columns = Columns(target, task, id, drop, categorical, max_levels, lags, exposure, weight, select)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
     files = test_path, val_path, all_rows
     split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)

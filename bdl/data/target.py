@@ -54,7 +54,7 @@ class ClassTarget:
         return ClassTarget(str(values.name), tuple(labels))
 
     def encode(self, values: Series, place: str) -> Tensor:
-        """(n,) int64."""
+        """(n,) int64, -1 for a value that is none of the classes, or missing."""
         return torch.from_numpy(pd.Index(self.labels).get_indexer(pd.Index(as_texts(values)))).long()
 
 
@@ -169,8 +169,8 @@ def find_task(values: Series, place: str, missing: Sequence[str] = ("?",)) -> tu
         counts = ", data.task=counts a count" if numbers.min() >= 0 else ""
         raise ConfigError(
             f"{name} has {different} different whole numbers, {numbers.min():g} to {numbers.max():g}, which may be "
-            f"quantities or classes: data.task=regression predicts a number{counts}, data.task=classification a class "
-            "for each"
+            f"quantities or classes: data.task=regression predicts a number{counts}, loss=ordinal a level in their "
+            "order, data.task=classification a class for each"
         )
     return "classification" if different == 2 else "regression", f"{different} different whole numbers"
 

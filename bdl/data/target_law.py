@@ -11,15 +11,17 @@ import numpy as np
 import torch
 
 from bdl.advice import override
+from bdl.display import count_of
 from bdl.errors import ConfigError
 from bdl.likelihoods.support import Support, Tail
 
-NORMAL, HURDLE, LOG_NORMAL, GAMMA = (
-    f"bdl.{name}" for name in ("HeteroscedasticNLL", "HurdleNLL", "LogNormalNLL", "GammaNLL")
+NORMAL, HURDLE, LOG_NORMAL, GAMMA, ORDINAL = (
+    f"bdl.{name}" for name in ("HeteroscedasticNLL", "HurdleNLL", "LogNormalNLL", "GammaNLL", "OrdinalNLL")
 )
-NAMES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA}
+NAMES = {"auto": None, "normal": NORMAL, "hurdle": HURDLE, "lognormal": LOG_NORMAL, "gamma": GAMMA, "ordinal": ORDINAL}
 SHARE = 0.1  # a value on a larger share of the rows has a mass; see scripts/results/tables/repeated.md
 TIMES = 5.0  # it is so many times as frequent as any other value: rounding makes ties everywhere
+MOST = 50  # different values, up to which loss=ordinal takes them as levels
 LEAST = 10  # rows on a value that has a mass, rows elsewhere, and different values there
 POINTS = 3  # values with a mass, at most
 FEW = 20  # different values, up to which a target has levels and no density
@@ -56,7 +58,9 @@ def find_law(
     mean, std = moments
     if asked in (LOG_NORMAL, GAMMA):
         return _positive(values, every, asked, name, std)
-    points, words = repeated(values), _words(values)
+    if asked == ORDINAL:
+        return _ordinal(values, every, name)
+    points, words = repeated(values), _words(values, every)
     if asked == HURDLE and not points:
         points = [_most_frequent(values, name)]
     if points and asked in (None, HURDLE):
@@ -70,8 +74,8 @@ def find_law(
 def repeated(values: np.ndarray) -> list[float]:
     """The values on which more rows sit than rounding explains, in order; [] for a target of few levels.
 
-    Each holds SHARE of the rows, and is TIMES as frequent as the most frequent of the others: rounding a density puts
-    about as many rows on neighbouring values.
+    Each holds SHARE of the rows that no more frequent one has, because the density is that of these rows, and is TIMES
+    as frequent as the most frequent of the others: rounding a density puts about as many rows on neighbouring values.
     """
     distinct, counts = np.unique(values, return_counts=True)
     if len(distinct) <= FEW:
@@ -79,43 +83,50 @@ def repeated(values: np.ndarray) -> list[float]:
     order = counts.argsort()[::-1]
     most = counts[order]
     for points in range(POINTS, 0, -1):
-        rest = len(values) - most[:points].sum()
-        enough = most[points - 1] >= max(LEAST, SHARE * len(values)) and rest >= LEAST
+        others = len(values) - np.append(0, most[:points].cumsum())  # rows that none of the first so many has
+        rest = others[-1]
+        enough = (most[:points] >= np.maximum(LEAST, SHARE * others[:-1])).all() and rest >= LEAST
         if enough and most[points - 1] >= TIMES * most[points] and len(distinct) - points >= LEAST:
             return sorted(float(v) for v in distinct[order[:points]])
     return []
 
 
 def _hurdle(values: np.ndarray, every: np.ndarray, points: list[float], std: float, share: str) -> TargetLaw:
-    """Masses at points and a density: above the lowest value of all, or below the highest, where that is a point."""
-    low, high = points[0] == every.min(), points[-1] == every.max()
-    both = low and high and len(points) > 1
-    origin = points[-1] if high and not both else points[0]
-    scale = points[-1] - points[0] if len(points) > 1 else std
+    """Masses at points, and a density above the last of them that is below all other values of all rows, and below the
+    first that is above them, where there are such points.
+    """
+    others = every[~np.isin(every, points)]
+    low = max((point for point in points if point < others.min()), default=None)
+    high = min((point for point in points if point > others.max()), default=None)
+    origin = high if low is None and high is not None else points[0] if low is None else low
+    scale = std if low is None or high is None else high - low
     seen = [_single((point - origin) / scale) for point in points]
     rest = (values[~np.isin(values, points)] - origin) / scale
-    bounds = {"low": seen[0] if low else None, "high": seen[-1] if high else None}
+    at = dict(zip(points, seen, strict=True))
+    bounds = {"low": None if low is None else at[low], "high": None if high is None else at[high]}
     support, tail = _fitted(rest, bounds["low"], bounds["high"]), {}
     shares = np.array([(values == point).sum() + 1.0 for point in points]) / (len(rest) + 1.0)
-    if low != high:
-        reach = float(np.abs(rest - seen[0 if low else -1]).max())
+    if (low is None) != (high is None):
+        reach = float(np.abs(rest).max())
         tail = {"tail": support.tail, **({"limit": LIMIT * reach} if support.tail == "log" else {})}
     loss = {
         "_target_": HURDLE, "points": seen, "logits": [float(v) for v in np.log(shares)], **bounds, **tail,
         "center": support.center, "spread": support.spread, **_least(rest, support),
     }  # fmt: skip
-    bound = f"above {points[0]:g}" if low else f"below {points[-1]:g}" if high else "elsewhere"
+    bound = "elsewhere" if low is None and high is None else f"below {high:g}" if low is None else f"above {low:g}"
     masses = "a mass there" if len(points) == 1 else "masses there"
-    words = f"{share}: {HURDLE} has {masses} and a density {'between them' if both else bound}"
+    words = f"{share}: {HURDLE} has {masses} and a density {bound if low is None or high is None else 'between them'}"
     return TargetLaw(origin, scale, loss, words)
 
 
 def _positive(values: np.ndarray, every: np.ndarray, asked: str, name: str, std: float) -> TargetLaw:
     """A law of positive numbers. Raises ConfigError where some are not."""
     if (wrong := every[every <= 0]).size:
+        same = (wrong == wrong[0]).all()
+        leave = f", {override('data.missing', ['?', f'{name}={wrong[0]:g}'])} leaves these rows out" if same else ""
         raise ConfigError(
-            f"{asked} takes positive numbers, and {override('data.target', name)} has {len(wrong)} values that are "
-            f"not, such as {wrong[0]:g}: loss=auto finds one that fits, loss=normal takes all numbers"
+            f"{asked} takes positive numbers, and {override('data.target', name)} has {count_of(len(wrong), 'value')} "
+            f"below or at 0, such as {wrong[0]:g}: loss=auto finds one that fits, loss=normal takes all numbers{leave}"
         )
     support = _fitted(values / std, 0.0, None, tails=("log",))
     limit = LIMIT * float(values.max() / std)
@@ -123,6 +134,21 @@ def _positive(values: np.ndarray, every: np.ndarray, asked: str, name: str, std:
     if asked == LOG_NORMAL:
         loss |= _least(values / std, support)
     return TargetLaw(0.0, std, loss)
+
+
+def _ordinal(values: np.ndarray, every: np.ndarray, name: str) -> TargetLaw:
+    """Levels in an order, with the thresholds of their shares. Raises ConfigError for too many of them."""
+    levels = np.unique(every)
+    if len(levels) > MOST:
+        raise ConfigError(
+            f"{ORDINAL} is a law of a few levels, and {override('data.target', name)} has {len(levels)} different "
+            f"values, more than {MOST}: loss=auto finds a law that fits"
+        )
+    counts = (values[:, None] == levels).sum(0) + 0.5  # a level that held-out rows alone have, has a share too
+    below = counts.cumsum()[:-1] / counts.sum()
+    thresholds = [float(t) for t in np.log(below / (1 - below))]
+    loss = {"_target_": ORDINAL, "levels": [_single(level) for level in levels], "thresholds": thresholds}
+    return TargetLaw(0.0, 1.0, loss, f"{len(levels)} levels in their order, {levels[0]:g} to {levels[-1]:g}")
 
 
 def _fitted(
@@ -156,17 +182,18 @@ def _rounded(values: np.ndarray, std: float) -> dict[str, Any]:
     return {"_target_": NORMAL, "min_std": step} if step > 0.01 else {}
 
 
-def _words(values: np.ndarray) -> str | None:
+def _words(values: np.ndarray, every: np.ndarray) -> str | None:
     """What a run says of a target of few levels, and of one that is positive and skewed."""
     distinct, counts = np.unique(values, return_counts=True)
     whole = bool((distinct == distinct.round()).all())
     if len(distinct) <= FEW and whole:
-        kind = "counts" if distinct[0] == 0 and counts.argmax() == 0 else "classification"
+        counted = distinct[0] == 0 and counts.argmax() == 0
+        fits = "data.task=counts or loss=ordinal" if counted else "loss=ordinal or data.task=classification"
         return (
             f"{len(distinct)} levels, {100 * counts.max() / len(values):.0f} % on {distinct[counts.argmax()]:g}, which "
-            f"no density fits: data.task={kind} does"
+            f"no density fits: {fits} does"
         )
-    if distinct[0] > 0 and log_gain(values) > GAIN:
+    if every.min() > 0 and log_gain(values) > GAIN:
         return "positive and skewed: loss=lognormal and loss=gamma predict positive numbers only"
     return None
 

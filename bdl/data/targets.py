@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -15,9 +15,10 @@ from bdl.advice import override
 from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import of_each
 from bdl.data.target import ClassTarget, NumberTarget, find_task
-from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NORMAL
+from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NAMES, NORMAL, ORDINAL
 from bdl.data.values import Frame, Series, Task
 from bdl.errors import BdlWarning, ConfigError
+from bdl.likelihoods.categorical import IGNORED
 
 NamedColumns: TypeAlias = Any  # rows of a table, or a table: what has a column by its name
 
@@ -76,7 +77,41 @@ class NumberTargets:
             part.warn_of_far(mean[:, j : j + 1], std[:, j : j + 1], rows, place)
 
 
-Target = ClassTarget | NumberTarget | NumberTargets
+@dataclass(frozen=True)
+class ClassTargets:
+    """Several classes of a row, (n, k) int64, -100 where one of them is missing.
+
+    parts: one for each column.
+    """
+
+    parts: tuple[ClassTarget, ...]
+    task: ClassVar[Task] = "classification"
+
+    @property
+    def name(self) -> str:
+        return ", ".join(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(part.name for part in self.parts)
+
+    @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """The classes by column."""
+        return {part.name: part.labels for part in self.parts}
+
+    @property
+    def loss(self) -> dict[str, Any]:
+        """The likelihood of all columns."""
+        return {"_target_": "bdl.MultiCategoricalNLL", "classes": [len(part.labels) for part in self.parts]}
+
+    def encode(self, rows: NamedColumns, place: str) -> Tensor:
+        """(n, k) int64."""
+        codes = torch.stack([part.encode(rows[part.name], place) for part in self.parts], 1)
+        return codes.masked_fill(codes < 0, IGNORED)
+
+
+Target = ClassTarget | ClassTargets | NumberTarget | NumberTargets
 
 
 def number_targets(target: Target) -> tuple[NumberTarget, ...]:
@@ -86,7 +121,7 @@ def number_targets(target: Target) -> tuple[NumberTarget, ...]:
 
 def labels_of(target: Target, rows: NamedColumns, place: str) -> Tensor:
     """The labels of rows, as `encode` of the target makes them."""
-    return target.encode(rows if isinstance(target, NumberTargets) else rows[target.name], place)
+    return target.encode(rows[target.name] if isinstance(target, ClassTarget | NumberTarget) else rows, place)
 
 
 def target_to_plain(target: Target) -> dict[str, Any]:
@@ -96,6 +131,8 @@ def target_to_plain(target: Target) -> dict[str, Any]:
 
 def target_from_plain(fields: Mapping[str, Any]) -> Target:
     """The inverse of `target_to_plain`. Raises KeyError or TypeError for missing or unknown fields."""
+    if "parts" in fields and fields["task"] == "classification":
+        return ClassTargets(tuple(ClassTarget(part["name"], tuple(part["labels"])) for part in fields["parts"]))
     if "parts" in fields:
         return NumberTargets(tuple(NumberTarget(**part) for part in fields["parts"]))
     if fields["task"] == "classification":
@@ -115,17 +152,19 @@ def learn_target(
         loss: the class of the likelihood that the user chose; None: one that fits.
         missing: the words that mean a missing value already.
 
-    Raises ConfigError for columns that are not all numbers, where there are several, and as each of them by itself.
+    Raises ConfigError for several columns, some of classes and some of numbers, and as each of them by itself.
     """
+    if task is None and loss is not None and loss in NAMES.values():
+        task = "regression"  # each of these is a law of numbers
     questions = [_asked(values, task, place, missing) for values in every.values()]
     found = of_each(lambda ask: ask(), questions, place)
     names = list(every)
-    if len(names) > 1 and loss in (HURDLE, LOG_NORMAL, GAMMA):
+    if len(names) > 1 and loss in (HURDLE, LOG_NORMAL, GAMMA, ORDINAL):
         raise ConfigError(
             f"loss._target_={loss} is of one target, and data.target names {len(names)}: loss=auto fits all"
         )
     if len(names) > 1:
-        return _learn_several(dict(zip(names, found, strict=True)), of_training, place, missing)
+        return _learn_several(dict(zip(names, found, strict=True)), every, of_training, place, missing)
     (name,), ((kind, reason),) = names, found
     if kind == "classification":
         return ClassTarget.learn(every[name], place), reason
@@ -137,22 +176,29 @@ def _asked(values: Series, task: Task | None, place: str, missing: Sequence[str]
 
 
 def _learn_several(
-    found: Mapping[str, tuple[Task, str]], of_training: Mapping[str, Series], place: str, missing: Sequence[str]
-) -> tuple[NumberTargets, str]:
-    if classes := [name for name, (task, _) in found.items() if task == "classification"]:
-        numbers = [name for name in found if name not in classes]
-        what = f"{classes[0]} holds classes and {numbers[0]} numbers" if numbers else f"{classes[0]} holds classes"
+    found: Mapping[str, tuple[Task, str]],
+    every: Mapping[str, Series],
+    of_training: Mapping[str, Series],
+    place: str,
+    missing: Sequence[str],
+) -> tuple[ClassTargets | NumberTargets, str]:
+    reasons = "; ".join(f"{name}: {reason}" for name, (_, reason) in found.items())
+    classes = [name for name, (task, _) in found.items() if task == "classification"]
+    if numbers := [name for name in found if classes and name not in classes]:
         raise ConfigError(
-            f"{override('data.target', found)}: {what}, and several targets must all be numbers: make a run for each "
-            "column of classes, or data.task=regression takes their numbers as quantities"
+            f"{override('data.target', found)}: {classes[0]} holds classes and {numbers[0]} numbers, and several "
+            f"targets must be all of one kind: make a run for {override('data.target', classes)} and one for "
+            f"{override('data.target', numbers)}"
         )
     for name, values in of_training.items():
         if not len(values):
             raise ConfigError(f"{override('data.target', name)}: no training row of {place} has a value; leave it out")
+    if classes:
+        return ClassTargets(tuple(of_each(lambda name: ClassTarget.learn(every[name], place), found, place))), reasons
     parts = of_each(
         lambda name: NumberTarget.learn(of_training[name], place, found[name][0], NORMAL, None, missing), found, place
     )
-    return NumberTargets(tuple(parts)), "; ".join(f"{name}: {reason}" for name, (_, reason) in found.items())
+    return NumberTargets(tuple(parts)), reasons
 
 
 def rows_with_targets(frame: Frame, names: Sequence[str], place: str) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, Unpack, get_args
 
 import torch
@@ -34,6 +35,8 @@ class TensorDataModule(DataModule):
         batch_size: items per chain and step; None means all training items, "auto" 100 or all of fewer.
         task: "classification", "regression" or "counts".
         labels: names of the K classes; None means as many as the labels of all splits name, called "0", "1", ...
+        class_columns: the names of the classes by column, where y (n, k) int64 has a class in each of k columns, and
+            -100 where one of them is missing; {} for one column.
         augment: random changes to the training items, as in `TensorBatches`.
         transform: makes the network's input of stored items, e.g. floats of bytes; None leaves them as they are.
         workers: None selects batches on the device that holds the items; a number makes them ahead by as many
@@ -50,6 +53,7 @@ class TensorDataModule(DataModule):
         batch_size: int | Literal["auto"] | None = None,
         task: Task = "classification",
         labels: Sequence[str] | None = None,
+        class_columns: Mapping[str, Sequence[str]] = MappingProxyType({}),
         augment: Augmentation | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
         workers: int | None = None,
@@ -57,13 +61,20 @@ class TensorDataModule(DataModule):
     ):
         super().__init__()
         self.name = self.name or type(self).__name__  # reports show it; Lightning's modules have none
-        self.splits, self.task, self.transform = _checked(splits, task), task, transform
-        self.labels = _class_names(self.splits, labels) if task == "classification" else ()
+        self.splits, self.task, self.transform = _checked(splits, task, len(class_columns)), task, transform
+        classes, self.class_columns = task == "classification", class_columns
+        if class_columns:
+            self.labels = tuple(f"{name}={label}" for name, names in class_columns.items() for label in names)
+        else:
+            self.labels = _class_names(self.splits, labels) if classes else ()
         x, y = self.splits["train"]
-        classes = task == "classification"
-        self.num_data, self.num_classes = y.numel() if classes else len(y), len(self.labels)
-        self.num_targets = 1 if y.ndim == 1 or classes else y.shape[1]
-        self.gaps = self.num_targets > 1 and any(bool(labels.isnan().any()) for _, labels in self.splits.values())
+        self.num_data = y.numel() if classes and not class_columns else len(y)
+        self.num_classes, self.num_targets = len(self.labels), 1 if y.ndim == 1 or classes else y.shape[1]
+        every = [labels for _, labels in self.splits.values()]
+        if class_columns:
+            self.gaps = any(bool((labels < 0).any()) for labels in every)
+        else:
+            self.gaps = self.num_targets > 1 and any(bool(labels.isnan().any()) for labels in every)
         size = count_batch(batch_size, len(y))
         self._use(TensorBatches(x, y, size, augment=augment, transform=transform, **batching), workers)
 
@@ -120,7 +131,7 @@ def count_batch(batch_size: int | Literal["auto"] | None, items: int) -> int:
     return items if batch_size is None else min(100, items) if batch_size == "auto" else batch_size
 
 
-def _checked(splits: Splits, task: str) -> dict[str, tuple[Tensor, Tensor]]:
+def _checked(splits: Splits, task: str, columns: int = 0) -> dict[str, tuple[Tensor, Tensor]]:
     """The three splits; an empty "val" where it is missing. Raises ConfigError for others, and other labels."""
     if missing := [s for s in ("train", "test") if s not in splits or s == "train" and not len(splits[s][1])]:
         raise ConfigError(f'the split "{missing[0]}" has no items: give x (n, ...) and y of "train" and "test"')
@@ -129,7 +140,7 @@ def _checked(splits: Splits, task: str) -> dict[str, tuple[Tensor, Tensor]]:
     for split, (x, y) in splits.items():
         if len(x) != len(y):
             raise ConfigError(f'the split "{split}" has {len(x)} inputs for {len(y)} labels: give one label per input')
-        elements = 1 < y.ndim < 3 and y.shape[1] > 1 and x.shape[:2] == y.shape  # each with a class
+        elements = 1 < y.ndim < 3 and y.shape[1] > 1 and (x.shape[:2] == y.shape or y.shape[1] == columns)  # classes
         whole = (y.ndim == 1 or elements) and y.dtype == torch.int64
         if whole != (task == "classification"):
             wanted = "classes (n,) int64" if task == "classification" else "numbers (n, k) float32"

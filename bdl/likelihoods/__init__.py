@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bdl.likelihoods.base import Likelihood, Loss, Outputs, as_columns, mean_loss, mean_loss_and_gradient
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL, most_probable
+from bdl.likelihoods.class_columns import MultiCategoricalNLL
 from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
 from bdl.likelihoods.heads import ConstantOutputs, WithOffset, with_constant_scale
 from bdl.likelihoods.hurdle import HurdleNLL
@@ -29,17 +30,19 @@ from bdl.likelihoods.losses import (
 from bdl.likelihoods.mixed import MixedLaw
 from bdl.likelihoods.multivariate import MultivariateNormalNLL
 from bdl.likelihoods.observed import ObservedNLL
+from bdl.likelihoods.ordinal import LevelsLaw, OrdinalNLL
 from bdl.likelihoods.positive import GammaNLL, LogNormalNLL
 from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, StudentTNLL
 from bdl.likelihoods.weighted import WeightedNLL, with_weights
 
 _CountNLL = NegativeBinomialNLL | PoissonNLL
-ValueNLL = GammaNLL | GaussianNLL | HeteroscedasticNLL | HurdleNLL | LogNormalNLL | StudentTNLL | _CountNLL
+ValueNLL = GammaNLL | GaussianNLL | HeteroscedasticNLL | HurdleNLL | LogNormalNLL | OrdinalNLL | StudentTNLL | _CountNLL
 
 __all__ = [
     "EXAMPLES", "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GammaNLL", "GaussianNLL", "HeteroscedasticNLL",
-    "HurdleNLL", "Likelihood", "LogNormalNLL", "Loss", "MixedLaw", "MultivariateNormalNLL", "NegativeBinomialNLL",
-    "ObservedNLL", "Outputs", "PoissonNLL", "StudentTNLL", "ValueNLL", "WeightedNLL", "WithOffset", "as_columns",
-    "check_loss", "in_words", "law_note", "likelihood_of", "mean_loss", "mean_loss_and_gradient", "mean_note",
-    "most_probable", "outputs_of", "refuse_misfit", "with_constant_scale", "with_weights",
+    "HurdleNLL", "LevelsLaw", "Likelihood", "LogNormalNLL", "Loss", "MixedLaw", "MultiCategoricalNLL",
+    "MultivariateNormalNLL", "NegativeBinomialNLL", "ObservedNLL", "OrdinalNLL", "Outputs", "PoissonNLL",
+    "StudentTNLL", "ValueNLL", "WeightedNLL", "WithOffset", "as_columns", "check_loss", "in_words", "law_note",
+    "likelihood_of", "mean_loss", "mean_loss_and_gradient", "mean_note", "most_probable", "outputs_of",
+    "refuse_misfit", "with_constant_scale", "with_weights",
 ]  # fmt: skip

@@ -23,9 +23,9 @@ class Likelihood:
     follows. Concrete likelihoods are frozen dataclasses.
 
     `outputs` says what the network's outputs are: "logits" (softmax gives the probabilities of K classes), "labels"
-    (the sigmoid of each gives the probability of one of k labels), "values" (the parameters of a law of k numbers) or
-    "unknown". `per_target` is the number of outputs for each of the k targets. Where there are several, the k outputs
-    of the first parameter come first.
+    (each of k labels has probabilities of its own, such as the sigmoid of each output), "values" (the parameters of a
+    law of k numbers) or "unknown". `per_target` is the number of outputs for each of the k targets. Where there are
+    several, the k outputs of the first parameter come first.
     """
 
     outputs: ClassVar[Outputs] = "unknown"

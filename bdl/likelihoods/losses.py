@@ -13,17 +13,20 @@ from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.likelihoods.base import Likelihood, Outputs
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
+from bdl.likelihoods.class_columns import MultiCategoricalNLL
 from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
 from bdl.likelihoods.hurdle import HurdleNLL
 from bdl.likelihoods.multivariate import MultivariateNormalNLL
 from bdl.likelihoods.observed import ObservedNLL
+from bdl.likelihoods.ordinal import OrdinalNLL
 from bdl.likelihoods.positive import GammaNLL, LogNormalNLL
 from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, StudentTNLL
 from bdl.likelihoods.weighted import WeightedNLL
 
 _CLASSES = (
     BernoulliNLL, CategoricalNLL, GammaNLL, GaussianNLL, HeteroscedasticNLL, HurdleNLL, LogNormalNLL,
-    MultivariateNormalNLL, NegativeBinomialNLL, ObservedNLL, PoissonNLL, StudentTNLL, WeightedNLL,
+    MultiCategoricalNLL, MultivariateNormalNLL, NegativeBinomialNLL, ObservedNLL, OrdinalNLL, PoissonNLL, StudentTNLL,
+    WeightedNLL,
 )  # fmt: skip
 BDL_LOSSES: dict[str, type[Likelihood]] = {f"bdl.{likelihood.__name__}": likelihood for likelihood in _CLASSES}
 INSIDE = {"likelihood", "of"}  # the fields that hold a likelihood

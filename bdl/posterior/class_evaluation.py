@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, MultiCategoricalNLL
 from bdl.posterior.class_scores import ClassScores, unpredicted
 from bdl.posterior.diagnostics import repeat_error, spaced
 from bdl.posterior.evaluation import RECORDED_ITEMS, PosteriorEvaluation
@@ -19,7 +19,9 @@ from bdl.posterior.prediction import log_probs
 
 
 class ClassEvaluation(PosteriorEvaluation):
-    """Evaluation of class probabilities, and of labels, where the k labels of an item count as k items of two classes.
+    """Evaluation of class probabilities, and of labels, where the k labels of an item count as k items.
+
+    A label is one of two classes, or one of those of its column; missing ones, below 0, are left out.
 
     It holds a few tensors (chains, K, n), however many samples there are. Sums run in double precision.
 
@@ -42,7 +44,9 @@ class ClassEvaluation(PosteriorEvaluation):
         self.tokens, self.parts, self.pixels = tokens, tokens or parts, pixels
         self._entropies = torch.zeros((), dtype=torch.float64)  # (n,) sums over networks
         self._energies = torch.zeros((), dtype=torch.float64)  # (n,) of logits, sums over networks
-        self.labels = (self.y.flatten() if likelihood.outputs == "labels" else self.y).long()
+        flat = (self.y.flatten() if likelihood.outputs == "labels" else self.y).long()
+        self._there = None if likelihood.outputs != "labels" or bool((flat >= 0).all()) else flat >= 0
+        self.labels = flat if self._there is None else flat[self._there]
         self._last: dict[int, Tensor] = {}  # (K, n) the last of each chain
         self._sum = torch.zeros(())  # (chains, K, n) sums of probabilities, from the first network on
         self._weighted: Tensor | None = None  # (K, n) sum of weight x probabilities
@@ -87,19 +91,36 @@ class ClassEvaluation(PosteriorEvaluation):
         return self._losses(stacked)
 
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
-        return constant_class_losses(self.y, seen)
+        classes = self.likelihood.classes if isinstance(self.likelihood, MultiCategoricalNLL) else ()
+        return constant_class_losses(self.y, seen, classes)
 
     def constant_score(self, seen: Tensor | None = None) -> dict[str, float]:
         y = self.y.long().reshape(len(self.y), -1)
         known = y if seen is None else seen.long().reshape(len(seen), -1)
-        return {"accuracy": float((y == known.mode(0).values).double().mean())}
+        likeliest = torch.stack([column[column >= 0].mode().values for column in known.T])
+        return {"accuracy": float((y == likeliest)[y >= 0].double().mean())}
 
     def entropy(self, seen: Tensor | None = None) -> float:
-        return constant_class_entropy(self.y if seen is None else seen, self._sum.shape[1])
+        y = self.y if seen is None else seen
+        if isinstance(self.likelihood, MultiCategoricalNLL):
+            return constant_class_entropy(y, self.likelihood.classes)
+        return constant_class_entropy(y, [self._sum.shape[1]] * y.reshape(len(y), -1).shape[1])
 
     def claim(self) -> float:
-        p = self.bma.double()
-        return float(torch.special.entr(p.mean(0)).sum() - torch.special.entr(p).sum(-1).mean())
+        columns = [(p.double(), len(labels) / len(self.labels)) for p, labels in self.columns(self.bma)]
+        claims = [torch.special.entr(p.mean(0)).sum() - torch.special.entr(p).sum(-1).mean() for p, _ in columns]
+        return float(sum(share * claim for claim, (_, share) in zip(claims, columns, strict=True)))
+
+    def columns(self, probs: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Probabilities (m, K) and labels (m,) of each column of classes, from those of all labels, such as `bma`.
+
+        Classes, and labels of two classes, are one column.
+        """
+        if not isinstance(self.likelihood, MultiCategoricalNLL):
+            return [(probs, self.labels)]
+        column = torch.arange(len(self.likelihood.classes)).repeat(len(self.y))
+        column = column if self._there is None else column[self._there]
+        return [(probs[column == j, :k], self.labels[column == j]) for j, k in enumerate(self.likelihood.classes)]
 
     @property
     def uncertainty(self) -> dict[str, Tensor]:
@@ -110,17 +131,22 @@ class ClassEvaluation(PosteriorEvaluation):
         entropy, aleatoric = torch.special.entr(self.bma.double()).sum(-1), self._entropies / self._networks.count.sum()
         return {"entropy": entropy, "aleatoric": aleatoric, "epistemic": entropy - aleatoric}
 
-    def class_scores(self) -> ClassScores:
-        """The scores of each class, of the average over all networks."""
-        return ClassScores.of(self.bma, self.labels)
+    def class_scores(self) -> list[ClassScores]:
+        """The scores of each class, of the average over all networks; for each column of classes."""
+        return [ClassScores.of(*column) for column in self.columns(self.bma)]
 
     def never_predicted(self) -> dict[int, int]:
-        """The items of each class, or of each of several labels, that is the most probable one of none."""
+        """The items of each class, or of each of several labels, that is the most probable one of none.
+
+        The classes of several columns are counted through.
+        """
         if self.tokens:
             return {}
-        if self.likelihood.outputs != "labels":
-            classes = self._sum.shape[1]
-            return unpredicted(*(k.bincount(minlength=classes) for k in (self.labels, self.bma.argmax(1))))
+        if self.likelihood.outputs != "labels" or isinstance(self.likelihood, MultiCategoricalNLL):
+            columns = self.columns(self.bma)
+            items = [labels.bincount(minlength=p.shape[1]) for p, labels in columns]
+            chosen = [p.argmax(1).bincount(minlength=p.shape[1]) for p, _ in columns]
+            return unpredicted(torch.cat(items), torch.cat(chosen))
         chosen = (self.bma[:, 1] > 0.5).view_as(self.y).sum(0)
         return unpredicted(self.y.sum(0), chosen)
 
@@ -135,8 +161,10 @@ class ClassEvaluation(PosteriorEvaluation):
 
     def metrics(self) -> dict[str, float]:
         if not self.tokens:
-            means = {k: v for k, v in self.class_scores().means().items() if k != "mean_iou" or self.pixels}
-            return super().metrics() | {f"bma/{name}": value for name, value in means.items()}
+            of_columns = [scores.means() for scores in self.class_scores()]
+            means = {name: float(np.mean([each[name] for each in of_columns])) for name in of_columns[0]}
+            shown = {f"bma/{name}": value for name, value in means.items() if name != "mean_iou" or self.pixels}
+            return super().metrics() | shown
         parts = {f"bma/{name}": float(of_token.mean()) for name, of_token in self.uncertainty.items()}
         return super().metrics() | parts
 
@@ -151,6 +179,7 @@ class ClassEvaluation(PosteriorEvaluation):
     def _record(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None) -> Tensor:
         """(s, K, n) the probabilities."""
         probs = log_probs(outputs, self.likelihood).exp()
+        probs = probs if self._there is None else probs[..., self._there]
         if not self._last:
             self._sum = torch.zeros(self.chains, *probs.shape[1:], dtype=torch.float64)
         if self.parts:
@@ -185,6 +214,13 @@ def accuracy_and_nll(sums: Tensor, count: int, labels: Tensor) -> tuple[float, f
     return correct, -p_of_label.clamp_min_(SMALLEST).log_().mean().item()
 
 
+def class_metrics(
+    evaluations: Mapping[str, PosteriorEvaluation], names: Sequence[str], columns: Mapping[str, Sequence[str]]
+) -> dict[str, float]:
+    """`never_predicted` and `column_metrics`. names: of the classes; columns: those of each of several columns."""
+    return never_predicted(evaluations, names) | column_metrics(evaluations, columns)
+
+
 def never_predicted(evaluations: Mapping[str, PosteriorEvaluation], names: Sequence[str] = ()) -> dict[str, float]:
     """`test/never_predicted/NAME`, the items of each class that the average never predicts, by split; {} for others."""
     return {
@@ -193,3 +229,24 @@ def never_predicted(evaluations: Mapping[str, PosteriorEvaluation], names: Seque
         if isinstance(evaluation, ClassEvaluation)
         for k, items in evaluation.never_predicted().items()
     }
+
+
+def column_metrics(
+    evaluations: Mapping[str, PosteriorEvaluation], columns: Mapping[str, Sequence[str]]
+) -> dict[str, float]:
+    """`test/bma/<column>/accuracy` and so on: the scores of each of several columns of classes by itself, by split.
+
+    `test/one_sample/...` are those of the last sample of the first chain; `test/targets/<column>` counts the items that
+    have it. {} for other predictions.
+    """
+    metrics: dict[str, float] = {}
+    for split, evaluation in evaluations.items():
+        if not isinstance(evaluation, ClassEvaluation) or not columns:
+            continue
+        for row, probs in (("one_sample", evaluation.one_sample[0]), ("bma", evaluation.bma)):
+            for name, (p, labels) in zip(columns, evaluation.columns(probs), strict=True):
+                scores = classification_metrics(p, labels)
+                scores |= ClassScores.of(p, labels).means() if row == "bma" else {}
+                metrics |= {f"{split}/{row}/{name}/{score}": v for score, v in scores.items() if score != "mean_iou"}
+                metrics[f"{split}/targets/{name}"] = len(labels)
+    return metrics

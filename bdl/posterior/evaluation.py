@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, MultiCategoricalNLL
 from bdl.posterior.diagnostics import Draws, spaced
 from bdl.posterior.stacking import Stacking
 
@@ -241,7 +241,12 @@ class PosteriorEvaluation(ABC):
             self._chosen = chosen // size - self._first, chosen % size
         items, columns = self._chosen
         values = outputs[:, items, columns]
-        return values - outputs[:, items].mean(-1) if self.likelihood.outputs == "logits" else values
+        if self.likelihood.outputs == "logits":
+            return values - outputs[:, items].mean(-1)
+        if isinstance(self.likelihood, MultiCategoricalNLL):
+            means = [p.mean(-1, keepdim=True).expand_as(p) for p in outputs.split(self.likelihood.classes, -1)]
+            return values - torch.cat(means, -1)[:, items, columns]
+        return values
 
     @abstractmethod
     def _record(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None) -> Iterable[Any]:

@@ -123,7 +123,7 @@ def expected(likelihood: Likelihood, outputs: Tensor) -> Tensor:
     outputs = likelihood.arranged(outputs)
     if likelihood.outputs == "logits":
         return outputs.softmax(-1)
-    return outputs.sigmoid() if likelihood.outputs == "labels" else likelihood.mean(outputs)
+    return likelihood.mean(outputs)
 
 
 def recorded(samples: Sequence[Keyed], chains: int, name: str) -> np.ndarray:

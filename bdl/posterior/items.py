@@ -36,7 +36,7 @@ class PredictedItems(ABC):
         """The prediction of the items at these places (m,)."""
 
     @abstractmethod
-    def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
+    def columns(self, labels: Any) -> Mapping[str, Sequence[Any] | Tensor]:
         """The columns of `to_frame`, of as many rows as `shape` has elements."""
 
     def __len__(self) -> int:
@@ -64,14 +64,15 @@ class PredictedItems(ABC):
             ) from error
         return self.part(places)
 
-    def to_frame(self, labels: Sequence[Any] | None = None) -> pd.DataFrame:
+    def to_frame(self, labels: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None) -> pd.DataFrame:
         """A pandas table with a row for each item, or for each element of it; entropies in nats.
 
         Of classes: `class`, `p_<class>` for each class, `entropy` and `epistemic`. Of labels: `p_<label>`,
         `entropy_<label>` and `epistemic_<label>` for each. Of numbers: `mean`, `std`, `aleatoric`, `epistemic`, `q05`,
-        `q50` and `q95`, with `_<target>` behind them where there are several targets.
+        `q50` and `q95`, with `_<target>` behind them where there are several targets; `p_<level>` of an ordinal target.
 
-        labels: names of the classes, labels or targets; None numbers them.
+        labels: names of the classes, labels or targets; of several columns of classes, the names of the classes by
+            column, which stand behind its name. None numbers them.
 
         Raises ConfigError for another number of names.
         """

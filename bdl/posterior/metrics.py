@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -225,24 +225,29 @@ def _below(prediction: ValuePrediction, y: Tensor, q: Tensor) -> Iterator[Tensor
     yield from (((one - lower) / width).clamp(0, 1) for one in q)
 
 
-def constant_class_losses(y: Tensor, seen: Tensor | None = None) -> Tensor:
+def constant_class_losses(y: Tensor, seen: Tensor | None = None, classes: Sequence[int] = ()) -> Tensor:
     """(n k,) -log p of classes y (n,), or of k labels (n, k), each with shares of its own, in nats.
 
     The shares of the classes among the targets `seen`, with one more of each. None: among all of y but the item itself.
+    A label below 0 is missing, and left out. classes: how many each column has; () for as many as are named.
     """
-    y = y.long().reshape(len(y), -1)
-    known = y if seen is None else seen.long().reshape(len(seen), -1)
-    classes, own = int(max(y.max(), known.max())) + 1, int(seen is None)
-    shift = classes * torch.arange(y.shape[1])  # each label has counts of its own
-    counts = (known + shift).flatten().bincount(minlength=classes * y.shape[1])
-    return -((counts[y + shift] + 1.0 - own) / (len(known) - own + classes)).double().log().flatten()
+    y, known = (v.long().reshape(len(v), -1) for v in (y, y if seen is None else seen))
+    own, losses = int(seen is None), []
+    for j, k in enumerate(classes or [int(max(y.max(), known.max())) + 1] * y.shape[1]):
+        there = known[:, j][known[:, j] >= 0]
+        shares = (there.bincount(minlength=k) + 1.0 - own) / (len(there) - own + k)
+        losses.append(-shares[y[:, j].clamp_min(0)].double().log())
+    return torch.stack(losses, 1)[y >= 0]
 
 
-def constant_class_entropy(y: Tensor, classes: int) -> float:
-    """The entropy of the shares of classes y (n,), or the mean over k labels (n, k), in nats, with one more of each."""
-    columns = y.long().reshape(len(y), -1).T
-    counts = torch.stack([column.bincount(minlength=classes) for column in columns]).double() + 1
-    return float(torch.special.entr(counts / counts.sum(1, keepdim=True)).sum(1).mean())
+def constant_class_entropy(y: Tensor, classes: Sequence[int]) -> float:
+    """The entropy of the shares of classes y (n,), or the mean over k labels (n, k), in nats, with one more of each.
+
+    classes: how many each column has. A label below 0 is missing.
+    """
+    columns = zip(y.long().reshape(len(y), -1).T, classes, strict=True)
+    counts = [column[column >= 0].bincount(minlength=k).double() + 1 for column, k in columns]
+    return float(torch.stack([torch.special.entr(each / each.sum()).sum() for each in counts]).mean())
 
 
 def constant_value_losses(y: Tensor, likelihood: Likelihood, seen: Tensor | None = None) -> Tensor:

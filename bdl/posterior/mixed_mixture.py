@@ -71,9 +71,20 @@ class MixedMixture:
         places = [self._line(point, y) for point in self.law.points]
         each = [low, *places, self.support.to_line(y), high]
         low, *places, at, high = (((u.clamp(low, high) - self._center) / self._width).asinh() for u in each)
-        ends, total = torch.stack([low, *places, at, high]).sort(0).values, torch.zeros_like(y)
+        ends, total = torch.stack([low, *places, at, high]).sort(0).values, self._outside(y)
         for begin, end in zip(ends, ends[1:], strict=False):
             total = total + self._between(begin, end, at, places)
+        return total
+
+    def _outside(self, y: Tensor) -> Tensor:
+        """The integral below the lower bound and above the upper one, where points may lie, and y at one of them."""
+        (low, high), total = self.support.bounds, torch.zeros_like(y)
+        ends = sorted({end for end in (*self.law.points, low, high) if math.isfinite(end)})
+        for begin, end in zip(ends, ends[1:], strict=False):
+            if end <= low or begin >= high:
+                held = [mass for point, mass in zip(self.law.points, self.masses, strict=True) if point <= begin]
+                below = sum(held, self.rest if begin >= high else torch.zeros_like(y))
+                total = total + (end - begin) * (below - (y <= begin).to(y.dtype)).square()
         return total
 
     def _between(self, begin: Tensor, end: Tensor, at: Tensor, places: list[Tensor]) -> Tensor:

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import Distribution, Normal
 
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood, MixedLaw
+from bdl.likelihoods import LevelsLaw, Likelihood, MixedLaw
 from bdl.posterior.mixed_mixture import MixedMixture
+from bdl.posterior.normal_mixture import NormalMixture
 from bdl.posterior.roots import CLOSE, ROOT_WIDTH, first_count, root
 from bdl.posterior.stored_outputs import CHUNK_OF_OUTPUTS, NetworkOutputs
 
-PAIR = 8  # the time of a pair of networks, in that of a step of the quadrature for one network
-NARROW = 1e-6  # by how much `_spread` may widen laws: weight times (std / local step)²
-REACH = 5.0  # E (Z - 5)+ of a standard normal Z is 5e-8
 CRPS_DRAWS = 1000  # draws for each item, where CRPS has no closed form
 
 
@@ -73,6 +71,12 @@ class PredictiveMixture:
         """(n, k) log densities of each target by itself, in nats."""
         y, log_w, density = self._columns(y), self.weights.log().view(-1, 1, 1), self.likelihood.log_density
         return torch.cat([torch.logsumexp(log_w + density(o, y[items]), 0) for items, o in self._chunks()])
+
+    def levels(self) -> dict[float, Tensor]:
+        """(n,) the probability of each level of a target that has a few, by its value; {} for others."""
+        every = [of_masses(self.likelihood.marginals(o), self.weights) for _, o in self._chunks()]
+        laws = [law for law in every if isinstance(law, LevelsLaw)] or [LevelsLaw(torch.zeros(0), torch.zeros(0, 1, 0))]
+        return dict(zip(laws[0].levels.tolist(), torch.cat([law.log_p[:, 0] for law in laws]).exp().T, strict=True))
 
     def has_density(self, y: Tensor) -> Tensor:
         """(n, k) whether there is a density at y (n,) or (n, k), and no probability."""
@@ -130,11 +134,11 @@ class PredictiveMixture:
 
         For normal laws it is the closed form (Grimit et al. 2006, eq. 5); where a quadrature of the last term is
         cheaper than all pairs of networks it takes that, which is exact to 3e-5 standard deviations. For laws with
-        masses see `MixedMixture.crps`. For other laws it is the unbiased estimate from 1,000 draws (Zamo & Naveau 2018,
-        eq. 2).
+        masses see `MixedMixture.crps` and `LevelsLaw.crps`. For other laws it is the unbiased estimate from 1,000 draws
+        (Zamo & Naveau 2018, eq. 2).
         """
         y, law = self._columns(y), self.likelihood.marginals(self.outputs.of(slice(0, 1)))
-        if not isinstance(law, Normal | MixedLaw):
+        if not isinstance(law, Normal | MixedLaw | LevelsLaw):
             return torch.cat([_crps_of_draws(draws, y[items]) for items, draws in self._draws(CRPS_DRAWS, seed=0)])
         return torch.cat([self._crps(outputs, y[items]) for items, outputs in self._chunks()])
 
@@ -178,27 +182,12 @@ class PredictiveMixture:
         law = self.likelihood.marginals(outputs)
         if not isinstance(law, Normal):
             return lambda y: self._cdf(outputs, y)
-        return self._normal_cdf(law.mean, law.stddev)
-
-    def _normal_cdf(self, means: Tensor, stds: Tensor) -> Callable[[Tensor], Tensor]:
-        """The distribution function (n', k) -> (n', k) of normal laws (S, n', k), with an error of 1e-7: in float32."""
-        centre = self._mean(means)  # without it float32 would lose the digits of y - mean
-        means, precision = (means - centre).float(), (math.sqrt(0.5) / stds).float()
-        # Equal weights become 1, whose sum in float32 is exact: F is 0 or 1 in the tails, where an error would add up
-        weights, shape = (self.weights / self.weights.max()).float(), centre.shape
-        half = 0.5 / weights.double().sum()
-
-        def cdf(y: Tensor) -> Tensor:
-            z = torch.sub((y - centre).float(), means).mul_(precision).erf_()
-            return 0.5 + half * (weights @ z.flatten(1)).double().view(shape)
-
-        return cdf
+        return NormalMixture(law.mean, law.stddev, self.weights).cdf()
 
     def _quantile(self, outputs: Tensor, q: float) -> Tensor:
         """Between the bounds that Cantelli's inequality gives: P(Y <= mean - t) <= var / (var + t²)."""
-        law = self.likelihood.marginals(outputs)
-        if isinstance(law, MixedLaw):
-            return MixedMixture(law, self.weights).quantile(q)
+        if (mixture := of_masses(self.likelihood.marginals(outputs), self.weights)) is not None:
+            return mixture.quantile(q)
         mean, aleatoric, epistemic = self._moments(outputs)
         std = (aleatoric + epistemic).sqrt().clamp_min(torch.finfo(torch.float64).tiny)
         low, high = mean - std * math.sqrt((1 - q) / q), mean + std * math.sqrt(q / (1 - q))
@@ -208,61 +197,11 @@ class PredictiveMixture:
         return root(cdf, q, low, high, ROOT_WIDTH * std, min(CLOSE, 1e-3 * q, 1e-3 * (1 - q)))
 
     def _crps(self, outputs: Tensor, y: Tensor) -> Tensor:
-        law = self.likelihood.marginals(outputs)
-        if isinstance(law, MixedLaw):
-            return MixedMixture(law, self.weights).crps(y)
+        if (mixture := of_masses(self.likelihood.marginals(outputs), self.weights)) is not None:
+            return mixture.crps(y)
         means = self.likelihood.mean(outputs)
         stds = self.likelihood.variance(outputs).sqrt().expand_as(means)
-        return self._mean(_mean_distance(means - y, stds)) - 0.5 * self._spread(means, stds)
-
-    def _spread(self, means: Tensor, stds: Tensor) -> Tensor:
-        """(n', k) E|Y - Y'| of every item, by the cheaper of two ways: a quadrature, or all pairs of networks.
-
-        The quadrature steps evenly in u, y = centre + scale sinh(u): steps are wider in the tails, as far networks
-        are wide. A law that is narrower than the steps is widened. From s to r that adds its weight times r² - s²,
-        times the density of Y where it sits, because the second derivative of E|x - Y'| by x is twice this density.
-        So a few networks that are certain need no steps of their own size.
-        """
-        centre = means.median(0).values
-        scale = 1 / self._mean(1 / torch.hypot(stds, means - centre))  # of the bulk, where a few wide laws do not count
-        local = torch.hypot(scale, means - centre)  # dy / du
-        narrowest, order = (stds / local).sort(0)
-        least = torch.where(self.weights[order].cumsum(0) * narrowest.square() <= NARROW, narrowest, 0).amax(0)
-        wide = torch.maximum(stds, least * local)
-        low, high = (((means + k * wide - centre) / scale).asinh() for k in (-REACH, REACH))
-        low, high = low.amin(0), high.amax(0)
-        # Steps of 0.8 of the smallest std; for u no longer than 0.28, because sinh grows fast in the tails
-        steps = (1.25 * (high - low) / (wide / local).amin(0).clamp_max(0.35)).amax(-1) + 2  # (n',)
-        narrow = steps < PAIR * len(means)  # few networks do not pay, nor does a scale of 0 or infinity
-        spread = torch.empty_like(low)
-        for size in (steps[narrow].log2().ceil()).unique().tolist():  # items of about as many steps together
-            group = narrow & (steps.log2().ceil() == size)
-            spread[group] = self._quadrature(
-                self._normal_cdf(means[:, group], wide[:, group]), centre[group], scale[group],
-                low[group], high[group], int(steps[group].max()),
-            )  # fmt: skip
-        if not bool(narrow.all()):
-            spread[~narrow] = self._pairs(means[:, ~narrow], stds[:, ~narrow])
-        return spread
-
-    @staticmethod
-    def _quadrature(
-        cdf: Callable[[Tensor], Tensor], centre: Tensor, scale: Tensor, low: Tensor, high: Tensor, steps: int
-    ) -> Tensor:
-        """2 ∫ F (1 - F) dy by the trapezoid rule over u, y = centre + scale sinh(u), from low to high."""
-        step = (high - low) / (steps - 1)
-        total = torch.zeros_like(low)
-        for i in range(steps):
-            u = low + i * step
-            f = cdf(centre + scale * u.sinh())
-            total += f * (1 - f) * u.cosh()
-        return 2 * total * step * scale
-
-    def _pairs(self, means: Tensor, stds: Tensor) -> Tensor:
-        total = torch.zeros_like(means[0])
-        for weight, m, s in zip(self.weights, means, stds, strict=True):
-            total += weight * self._mean(_mean_distance(means - m, (stds.square() + s.square()).sqrt()))
-        return total
+        return NormalMixture(means, stds, self.weights).crps(y)
 
     def _draws(self, n: int, seed: int) -> Iterator[tuple[slice, Tensor]]:
         """(items, draws (n, n', k)) from the laws of n networks, the same networks for all items."""
@@ -273,16 +212,16 @@ class PredictiveMixture:
                 yield items, self.likelihood.distribution(outputs[chosen]).sample()
 
 
+def of_masses(law: Distribution, weights: Tensor) -> MixedMixture | LevelsLaw | None:
+    """The mixture by weights (S,) of laws with masses at points, or of levels; None for others."""
+    if isinstance(law, LevelsLaw):
+        return law.mixture(weights)
+    return MixedMixture(law, weights) if isinstance(law, MixedLaw) else None
+
+
 def _crps_of_draws(draws: Tensor, y: Tensor) -> Tensor:
     """(n, k) E|Y - y| - ½ E|Y - Y'| of draws (D, n, k); sorted, the sum over all pairs is one over ranks."""
     count = len(draws)
     rank = torch.arange(1, count + 1, dtype=draws.dtype).view(-1, 1, 1)
     spread = 2 * ((2 * rank - count - 1) * draws.sort(0).values).sum(0) / (count * (count - 1))
     return (draws - y).abs().mean(0) - 0.5 * spread
-
-
-def _mean_distance(mean: Tensor, std: Tensor) -> Tensor:
-    """E|X| for X ~ N(mean, std²)."""
-    z = mean / std.clamp_min(torch.finfo(std.dtype).tiny)
-    density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
-    return 2 * std * density + mean * torch.erf(z / math.sqrt(2))

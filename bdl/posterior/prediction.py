@@ -1,17 +1,17 @@
-"""Predictions: what the posterior says of n items, for classes, for labels and for numbers."""
+"""ValuePrediction, what the posterior says of numbers; and predictions of any kind, from the outputs of networks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-from bdl.display import count_of
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, MultiCategoricalNLL
+from bdl.posterior.class_prediction import ClassColumnsPrediction, LabelPrediction, Prediction
 from bdl.posterior.items import PredictedItems, names_of
 from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.moments import WeightedMoments
@@ -19,55 +19,6 @@ from bdl.posterior.stored_outputs import StoredOutputs
 
 Stream = Iterable[tuple[Tensor, Tensor]]  # outputs (s, n, K) of s networks, and their weights (s,)
 TABLE_QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}  # columns in tables of predictions
-
-
-@dataclass(frozen=True, repr=False)
-class PredictedProbabilities(PredictedItems):
-    """What predictions of classes and of labels share. Entropies are (n,) of classes and (n, k) of labels, in nats."""
-
-    probs: Tensor  # (n, K) mean probabilities of the classes, or (n, k) of label 1
-    entropy: Tensor  # entropy of the mean: total uncertainty
-    aleatoric: Tensor  # mean entropy of the samples
-    epistemic: Tensor  # entropy - aleatoric, the mutual information between y and θ
-    std: Tensor  # (n, K) or (n, k) standard deviation of the probabilities over the posterior
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.probs.shape[:-1]
-
-    def part(self, items: Tensor) -> Self:
-        return replace(self, **{name: values[items] for name, values in vars(self).items()})
-
-
-@dataclass(frozen=True, repr=False)
-class Prediction(PredictedProbabilities):
-    """Predictive distribution of n items over K classes, averaged over the posterior."""
-
-    @property
-    def title(self) -> str:
-        return f"Prediction of {count_of(len(self), 'item')} over {self.probs.shape[-1]} classes, entropies in nats"
-
-    def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
-        rows = self.probs.flatten(0, -2)
-        names = names_of(rows.shape[1], labels, "classes")
-        likeliest = rows.argmax(-1).tolist()
-        classes = likeliest if labels is None else [labels[k] for k in likeliest]
-        probs = {f"p_{name}": p for name, p in zip(names, rows.T, strict=True)}
-        return {"class": classes, **probs, "entropy": self.entropy.flatten(), "epistemic": self.epistemic.flatten()}
-
-
-@dataclass(frozen=True, repr=False)
-class LabelPrediction(PredictedProbabilities):
-    """Predictive distribution of k labels of n items, each 0 or 1 and by itself, averaged over the posterior."""
-
-    @property
-    def title(self) -> str:
-        return f"Prediction of {self.probs.shape[-1]} labels of {len(self):,} items, entropies in nats"
-
-    def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
-        names = names_of(self.probs.shape[-1], labels, "labels")
-        parts = {"p": self.probs, "entropy": self.entropy, "epistemic": self.epistemic}
-        return {f"{part}_{name}": v[..., j].flatten() for part, v in parts.items() for j, name in enumerate(names)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,12 +53,14 @@ class ValuePrediction(PredictedItems):
         moments = {name: getattr(self, name)[items] for name in ("mean", "aleatoric", "epistemic", "std")}
         return replace(self, **moments, mixture=self.mixture.part(items))
 
-    def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
+    def columns(self, labels: Any) -> Mapping[str, Sequence[Any] | Tensor]:
         names = names_of(self.mean.shape[-1], labels, "targets")
         parts = {name: getattr(self, name) for name in ("mean", "std", "aleatoric", "epistemic")}
         parts |= {name: self.quantile(q) for name, q in TABLE_QUANTILES.items()}
         if len(names) == 1:
-            return {part: values[:, 0] for part, values in parts.items()}
+            levels = self.mixture.levels() if self.mixture.likelihood.has_masses else {}
+            probs = {f"p_{level:g}": p for level, p in levels.items()}
+            return {part: values[:, 0] for part, values in parts.items()} | probs
         return {f"{part}_{name}": values[:, j] for part, values in parts.items() for j, name in enumerate(names)}
 
     def rescaled(self, shift: Tensor | float, scale: Tensor | float) -> ValuePrediction:
@@ -193,7 +146,7 @@ def ends_of(level: float) -> tuple[float, float]:
     return (1 - level) / 2, (1 + level) / 2
 
 
-AnyPrediction = Prediction | LabelPrediction | ValuePrediction
+AnyPrediction = Prediction | LabelPrediction | ClassColumnsPrediction | ValuePrediction
 
 
 def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
@@ -204,6 +157,7 @@ def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
             stored.add(outputs)
             weights_of.append(weights)
         return of_mixture(PredictiveMixture(stored, likelihood, torch.cat(weights_of)))
+    likelihood = likelihood.unweighted
     probs, entropy, shape = WeightedMoments(), WeightedMoments(), torch.Size()
     for outputs, weights in stream:
         log_p = log_probs(outputs, likelihood)
@@ -215,6 +169,15 @@ def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
     total, aleatoric, epistemic = (part.float() for part in uncertainty(mean, entropy.mean).values())
     if likelihood.outputs == "logits":
         return Prediction(mean.float(), total, aleatoric, epistemic, probs.std.mT.float().contiguous())
+    if isinstance(likelihood, MultiCategoricalNLL):
+        parts = (mean.float(), total, aleatoric, epistemic, probs.std.mT.float())
+        of_items = [part.unflatten(0, (-1, len(likelihood.classes))) for part in parts]
+        return ClassColumnsPrediction(
+            tuple(
+                Prediction(*(part[:, j, :k] if part.ndim > 2 else part[:, j] for part in of_items))
+                for j, k in enumerate(likelihood.classes)
+            )
+        )
     of_one = (mean[:, 1].float(), total, aleatoric, epistemic, probs.std[1].float())
     return LabelPrediction(*(part.reshape(shape) for part in of_one))
 
@@ -233,7 +196,7 @@ def uncertainty(mean_probs: Tensor, mean_entropy: Tensor) -> dict[str, Tensor]:
 
 def with_elements(prediction: AnyPrediction, elements: torch.Size | None) -> AnyPrediction:
     """The prediction of n items with the axes of their elements, (n, ..., K), from rows (n x ..., K)."""
-    if not elements or isinstance(prediction, ValuePrediction):
+    if not elements or isinstance(prediction, ValuePrediction | ClassColumnsPrediction):
         return prediction
     shape = (-1, *elements)
     return replace(prediction, **{k: v.unflatten(0, shape) for k, v in vars(prediction).items()})
@@ -242,7 +205,9 @@ def with_elements(prediction: AnyPrediction, elements: torch.Size | None) -> Any
 def log_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:
     """(s, K, n) log probabilities of classes from outputs (s, n, K), or (s, 2, n k) of labels from outputs (s, n, k).
 
-    A label is a class 0 or 1. The k labels of an item count as k items. Raises ConfigError for other shapes.
+    A label is a class 0 or 1, or one of the K classes of its column. The k labels of an item count as k items.
+
+    Raises ConfigError for other shapes.
     """
     if outputs.ndim != 3 or likelihood.outputs == "logits" and outputs.shape[-1] == 1:
         raise ConfigError(
@@ -251,6 +216,8 @@ def log_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:
         )
     if likelihood.outputs == "logits":
         return outputs.mT.log_softmax(1)
+    if isinstance(likelihood, MultiCategoricalNLL):
+        return likelihood.padded(outputs).log_softmax(-1).flatten(1, 2).mT
     logits = outputs.flatten(1)
     return torch.stack([torch.nn.functional.logsigmoid(-logits), torch.nn.functional.logsigmoid(logits)], 1)
 

@@ -50,8 +50,11 @@ class ClassAverage(RunningAverage):
         self.count += len(probs)
 
     def scores(self) -> dict[str, float]:
-        labels = self.y.flatten().long() if self.likelihood.outputs == "labels" else self.y
-        return classification_metrics(self.total / self.count, labels)
+        labels, probs = self.y, self.total / self.count
+        if self.likelihood.outputs == "labels":
+            labels = self.y.flatten().long()
+            labels, probs = labels[labels >= 0], probs[labels >= 0]  # those that are not missing
+        return classification_metrics(probs, labels)
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "total": self.total}

@@ -116,7 +116,7 @@ class ValueEvaluation(PosteriorEvaluation):
         return {"rmse": math.sqrt((y - known.nanmean(0)).square().nanmean())}
 
     def entropy(self, seen: Tensor | None = None) -> float:
-        if not self.likelihood.counts:
+        if bool(self.likelihood.has_density(self.y).any()):
             return math.nan
         return float(constant_value_losses(self.y, self.likelihood, self.y if seen is None else seen).mean())
 

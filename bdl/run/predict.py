@@ -19,7 +19,7 @@ from bdl.data.frame import require_columns
 from bdl.data.loader import TensorSlices
 from bdl.data.table_encoding import TableEncoding, checksum
 from bdl.data.target import ClassTarget, NumberTarget
-from bdl.data.targets import NumberTargets, number_targets
+from bdl.data.targets import ClassTargets, NumberTargets, number_targets
 from bdl.data.values import Frame, with_numbers
 from bdl.disk.files import write_atomically
 from bdl.display import count_of
@@ -29,7 +29,7 @@ from bdl.posterior.calibrated import Calibration
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
 from bdl.posterior.doubt import tell_doubt
 from bdl.posterior.networks import WeightKind
-from bdl.posterior.prediction import AnyPrediction, Prediction, ValuePrediction
+from bdl.posterior.prediction import AnyPrediction, ClassColumnsPrediction, Prediction, ValuePrediction
 from bdl.run.records import METRICS, PREPROCESSING, REFIT, folders_of, read_calibration, read_preprocessing
 from bdl.run.spreadsheet import without_formulas
 from bdl.run.stored import load_runs
@@ -108,7 +108,8 @@ def predict_table(
 
     Returns a DataFrame with the index of `rows` and the columns of `predict.py`: `mean`, `std`, `aleatoric`,
     `epistemic`, `q05`, `q50` and `q95` in the units of the target, `mean_<target>` and so on for each of several; or
-    `class`, `p_<label>`, and `entropy` and `epistemic` in nats. A run with `calibrate=` has the columns that
+    `class`, `p_<label>`, and `entropy` and `epistemic` in nats, of several columns of classes `class_<target>`,
+    `p_<target>_<label>` and so on. A run with `calibrate=` has the columns that
     `calibrated_columns` adds or replaces. Counts with an exposure have `rate`, the mean over the exposure of the row.
 
     Raises ConfigError for missing columns, for text where numbers belong, for a run on other data, and for stacking
@@ -232,6 +233,8 @@ def predicted(
             for name in [name for name in frame if name == "mean" or name.startswith("mean_")]:
                 frame[name.replace("mean", "rate", 1)] = frame[name] / exposures
         return _with_calibration(frame, calibration, prediction, names)
+    if isinstance(target, ClassTargets) and isinstance(prediction, ClassColumnsPrediction):
+        return prediction.to_frame(target.labels)
     if isinstance(target, ClassTarget) and isinstance(prediction, Prediction):
         return _with_calibration(prediction.to_frame(target.labels), calibration, prediction, target.labels)
     raise ConfigError(

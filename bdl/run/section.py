@@ -15,6 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import nn
 
+from bdl.advice import override
 from bdl.errors import BdlError, ConfigError
 from bdl.likelihoods import Likelihood, Loss, outputs_of
 from bdl.models.mlp import AUTO, hidden_layers
@@ -96,7 +97,7 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
         node.pop("min_std", None)  # null
     if node["_target_"] in (data.loss.get("_target_"), COVARIANCE):
         node = {**data.loss, **node}
-    if data.gaps:
+    if data.gaps and not data.class_columns:
         node = {"_target_": "bdl.ObservedNLL", "of": node}
     section: Section[Loss] = Section(node)
     kind = outputs_of(built := section.build())
@@ -169,6 +170,12 @@ def target_of(model: Section[nn.Module], data_section: dict[str, Any], data: Dat
 
 def check_calibration(request: CalibrationRequest, loss: object, data: DataModule) -> None:
     """Raise ConfigError where the data or the likelihood do not allow the calibration, before anything is sampled."""
+    if data.class_columns:
+        names = list(data.class_columns)
+        raise ConfigError(
+            f"calibrate={request.method} is made for one column of classes, and data.target names {len(names)}: make a "
+            f"run for each, such as {override('data.target', names[0])}"
+        )
     likelihood, has_val = own_likelihood(loss), data.has("val")
     validation = getattr(data.slices("val"), "dataset", None) if has_val else None
     count, units = len(validation) if isinstance(validation, Sized) else None, "items"

@@ -20,7 +20,7 @@ from bdl.display import count_of
 from bdl.errors import ConfigError
 from bdl.lean import L
 from bdl.posterior.calibrated import CalibrationRequest, to_plain
-from bdl.posterior.class_evaluation import never_predicted
+from bdl.posterior.class_evaluation import class_metrics
 from bdl.posterior.report.numbers import Summary, calibration_fact, diverged_fact, summarise
 from bdl.posterior.report.page import score_table, write_page
 from bdl.posterior.report.pictures import Picture, ReportData, pictures_of
@@ -49,11 +49,12 @@ class TargetWords:
     units: Sequence[Units] = ()  # of each target of a regression that standardises them
     pieces: Pieces | None = None  # the text of each token
     class_names: Sequence[str] = ()
+    class_columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, data: DataModule) -> TargetWords:
         units = [Units(*each) for each in data.target_units or ()]
-        return cls(units, data.pieces, data.class_names)
+        return cls(units, data.pieces, data.class_names, data.class_columns)
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,7 @@ def _judge_promises(summary: Summary, promised: Promised) -> None:
     broken = broken_promises(summary.metrics, promised)
     summary.metrics |= {f"tune/kept/{name}": float(name not in broken) for name in PROMISES}
     summary.warnings += broken.values()
-    for line in broken.values():
-        print(line)
+    print(*broken.values(), sep="\n", end="\n" if broken else "")
 
 
 def _measured_facts(request: ReportRequest, summary: Summary) -> dict[str, str]:
@@ -148,10 +148,10 @@ def publish(
     trace: Mapping[str, torch.Tensor] | None = None,
 ) -> ReportData:
     """Write report.html and metrics.json into the folder and print the summary. Returns what the report shows."""
-    summary.class_names = words.class_names
+    summary.class_names, summary.class_columns = words.class_names, words.class_columns
     facts = {**facts, **calibration_fact(summary)}
     summary.metrics |= target_metrics(summary.evaluations, words.units)
-    summary.metrics |= never_predicted(summary.evaluations, words.class_names)
+    summary.metrics |= class_metrics(summary.evaluations, words.class_names, words.class_columns)
     if summary.calibration is not None:
         write_json(folder / CALIBRATION, to_plain(summary.calibration))
     page = folder / "report.html"
@@ -247,9 +247,8 @@ def _scores(plan: Plan, data: DataModule) -> dict[str, str]:
         return {}
     if (run := plan.report.judged) is None:
         return {"scores": "of training items: none is held out"}
-    metrics = read_metrics(run / METRICS)
-    names = [name for name in ("rmse", "accuracy", "nll") if f"test/bma/{name}" in metrics]
-    judged = ", ".join(f"{name} {metrics[f'test/bma/{name}']:.4g}" for name in names)
+    m = read_metrics(run / METRICS)
+    judged = ", ".join(f"{n} {m[k]:.4g}" for n in ("rmse", "accuracy", "nll") if (k := f"test/bma/{n}") in m)
     return {"scores": f"of rows that this run has seen; on held-out rows those of {run.name} stand: {judged}"}
 
 
@@ -259,10 +258,10 @@ def target_fact(data: DataModule) -> dict[str, str]:
     if target is None:
         return {}
     parts = target.get("parts", [target])  # of several targets, or the only one
-    units = [f", standardised: 1 is {part['std']:.4g}" if target["task"] == "regression" else "" for part in parts]
-    each = [f"{p['name']} ({target['task']}{unit})" for p, unit in zip(parts, units, strict=True)]
-    words = "; ".join([*each, *(part["words"] for part in parts if part.get("words"))])
-    return {"target" if len(parts) == 1 else "targets": words}
+    units = {p["name"]: f", standardised: 1 is {p['std']:.4g}" if p.get("std", 1) != 1 else "" for p in parts}
+    words = [f"{name} ({target['task']}{unit})" for name, unit in units.items()]
+    words += [part["words"] for part in parts if part.get("words")]
+    return {"target" if len(parts) == 1 else "targets": "; ".join(words)}
 
 
 def log_report(loggers: Iterable[Logger], report: Path, data: ReportData, steps: int) -> None:

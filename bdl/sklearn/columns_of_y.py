@@ -1,4 +1,4 @@
-"""What a regressor learns of y, one column or several, and the likelihood of their errors."""
+"""What estimators learn of y, one column or several, and the likelihood."""
 
 from __future__ import annotations
 
@@ -8,15 +8,44 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
 from bdl.data.target import NumberTarget
-from bdl.data.target_law import HURDLE, NAMES, NORMAL
+from bdl.data.target_law import HURDLE, NAMES, NORMAL, ORDINAL
 from bdl.data.targets import NumberTargets, labels_of, number_targets
 from bdl.errors import ConfigError
-from bdl.likelihoods import GaussianNLL, Likelihood, likelihood_of, with_constant_scale
+from bdl.likelihoods import (
+    CategoricalNLL,
+    GaussianNLL,
+    Likelihood,
+    MultiCategoricalNLL,
+    likelihood_of,
+    with_constant_scale,
+)
 
 Noise = str | float | Sequence[float]
+
+
+def learn_classes(y: np.ndarray) -> tuple[list[np.ndarray], Tensor, Likelihood]:
+    """The classes of each column of y, (n,) or (n, k), sorted; their numbers (n,) or (n, k); and the likelihood.
+
+    Raises ConfigError for one class only.
+    """
+    columns = [np.unique(column, return_inverse=True) for column in y.reshape(len(y), -1).T]
+    classes = [each for each, _ in columns]
+    for j, each in enumerate(classes):
+        if len(each) < 2:
+            name = "y" if y.ndim == 1 else f"y[:, {j}]"
+            raise ConfigError(f"{name} has one class only, {each[0]!r}: give rows of another class")
+    codes = torch.from_numpy(np.stack([codes for _, codes in columns], 1).reshape(y.shape)).long()
+    return classes, codes, CategoricalNLL() if y.ndim == 1 else MultiCategoricalNLL(tuple(map(len, classes)))
+
+
+def normalised(probs: Tensor) -> np.ndarray:
+    """(n, K) probabilities whose sums are 1 in double precision, where those of float32 are so within 1e-7."""
+    p = probs.double().numpy()
+    return p / p.sum(1, keepdims=True)
 
 
 def learn_y(y: np.ndarray, loss: str, noise: Noise, standardize: bool) -> tuple[NumberTarget | NumberTargets, Tensor]:
@@ -54,9 +83,11 @@ def law_of_y(
     k, kind = len(number_targets(target)), target.loss.get("_target_", NORMAL)
     predicted = likelihood_of({"type": kind, **target.loss})
     assert predicted is not None
+    if kind == ORDINAL and _is(noise, "input"):
+        return with_constant_scale(net(1), predicted.num_outputs(1) - 1), predicted
     if _is(noise, "input"):
         return net(predicted.num_outputs(k)), predicted
-    if kind == HURDLE or kind != NORMAL and not _is(noise, "constant"):
+    if kind in (HURDLE, ORDINAL) or kind != NORMAL and not _is(noise, "constant"):
         raise ConfigError(f"noise={noise!r} does not fit loss={loss!r}: noise='input' does")
     if _is(noise, "constant"):
         return with_constant_scale(net(k), k), predicted

@@ -3,102 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
-from scipy.sparse import issparse
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor, nn
+from sklearn.utils.validation import column_or_1d, validate_data
+from torch import Tensor
 
-from bdl.data.encoding import InputEncoding
-from bdl.data.kinds import NumberColumn
-from bdl.data.loader import TensorSlices
 from bdl.errors import ConfigError
-from bdl.likelihoods import CategoricalNLL, Likelihood
-from bdl.models.mlp import MLP, hidden_layers
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
-from bdl.posterior.prediction import Prediction, ValuePrediction
-from bdl.run.threads import on_threads
-from bdl.samplers.dynamics.base import Transition
-from bdl.sklearn.columns_of_y import law_of_y, learn_y
+from bdl.posterior.class_prediction import ClassColumnsPrediction, Prediction
+from bdl.posterior.prediction import ValuePrediction
+from bdl.sklearn.base import BayesianMLP, dense
+from bdl.sklearn.columns_of_y import law_of_y, learn_classes, learn_y, normalised
 from bdl.sklearn.rows import group_numbers, rows_that_count
-from bdl.sklearn.sampling import SamplingPlan, sample
-from bdl.start import AdamWStart
-
-
-def dense(X: Any) -> np.ndarray:
-    """(n, features): a sparse matrix, as encoders of categories make it, becomes an array."""
-    return X.toarray() if issparse(X) else X
-
-
-@dataclass(eq=False, repr=False)
-class BayesianMLP(BaseEstimator):
-    """What the classifier and the regressor share: arguments, the encoding of inputs, the run, and its predictions."""
-
-    hidden_layer_sizes: int | Sequence[int] | Literal["auto"] = "auto"
-    activation: str = "tanh"
-    _: KW_ONLY
-    sampler: str | Transition = "auto"
-    start: AdamWStart | str | None = "adamw"
-    chains: int = 10
-    samples: int = 100
-    steps: int | None = None
-    lr: float | None = None
-    batch_size: int | None = None
-    temperature: float | Literal["auto"] = "auto"
-    prior_std: float | str | None = None
-    standardize: bool = True
-    random_state: Any = None
-    verbose: bool = False
-    n_features_in_: int = field(init=False)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    def _predictive(self, X: Any) -> Any:
-        """A `bdl.Prediction` of classes, or a `bdl.ValuePrediction` of the standardised target."""
-        check_is_fitted(self)
-        rows: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse=True)
-        frame = self._frame(dense(rows))
-        if self.standardize:
-            self.encoding_.warn_of_far(frame, self.posterior_.target["num_data"], "X")
-        x = self.encoding_.encode(frame, "X: ", "X").double()
-        with on_threads(1):
-            return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
-
-    def _sample(
-        self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any, weights: Tensor | None
-    ) -> None:
-        """Learn the encoding of X (n, features), and sample the posterior of the network for the encoded y."""
-        columns = [str(name) for name in getattr(self, "feature_names_in_", range(X.shape[1]))]
-        frame = pd.DataFrame(X, columns=columns)
-        learned = (NumberColumn.learn(frame[name]) for name in columns)
-        as_it_is = (NumberColumn(name, mean=0.0, std=1.0, fill=0.0, gaps=False) for name in columns)
-        self.encoding_ = InputEncoding(tuple(learned if self.standardize else as_it_is))
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
-        plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
-        codes = group_numbers(groups, len(y), "groups")
-        self.posterior_, self.verdict_ = sample(
-            net, likelihood, self.encoding_.encode(self._frame(X), "X: ", "X"), y, plan, codes, weights
-        )
-
-    def _frame(self, X: np.ndarray) -> pd.DataFrame:
-        return pd.DataFrame(X, columns=[column.name for column in self.encoding_.columns])
-
-    def _net(self, outputs: int, rows: int, classes: int = 0) -> nn.Module:
-        inputs, hidden = self.n_features_in_, self.hidden_layer_sizes
-        hidden = hidden_layers(rows, inputs, classes) if isinstance(hidden, str) else np.atleast_1d(hidden).tolist()
-        with torch.random.fork_rng(devices=[]):  # layers draw weights, which the chains' own starts replace
-            return MLP([inputs, *map(int, hidden), outputs], self.activation)
 
 
 @dataclass(eq=False, repr=False)
@@ -106,7 +27,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
     """A classifier that averages the predictions of networks drawn from their posterior.
 
     The networks are multilayer perceptrons under a normal prior; the likelihood is categorical. Several chains of a
-    sampler run together. y holds one class for each row, as numbers or as text.
+    sampler run together. y holds one class for each row, as numbers or as text, or one in each of k columns (n, k),
+    which are independent given the row.
 
     Args:
         hidden_layer_sizes: units of each hidden layer, or the units of a single one; () is a linear model. "auto":
@@ -133,15 +55,20 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         verbose: show progress, and afterwards whether the samples can be trusted.
 
     Attributes:
-        classes_: (K,) the classes, sorted.
+        classes_: (K,) the classes, sorted; a list of the classes of each column where y has columns.
         verdict_: whether its samples can be trusted, by what they say of the training rows; see `verdict_.line`.
         posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision.
         encoding_: makes inputs of the network from rows.
         n_features_in_, feature_names_in_: columns of X, and their names where X had any.
     """
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = tags.classifier_tags.multi_label = True
+        return tags
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> BayesianMLPClassifier:
-        """Sample the posterior given rows X (n, features) and their classes y (n,).
+        """Sample the posterior given rows X (n, features) and their classes y, (n,) or (n, k).
 
         sample_weight: (n,) >= 0, or None. A row of weight 2 counts as the row twice; one of weight 0 is left out.
         groups: (n,) equal for rows that depend on each other, such as those of one person. Rows that the fit holds out
@@ -149,29 +76,37 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
 
         Raises ValueError for values that are missing or not finite, and for one class only.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, ensure_min_samples=2)
+        X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, multi_output=True, ensure_min_samples=2)
+        y = column_or_1d(y, warn=True) if y.shape[1:] == (1,) else dense(y)
         X, y, groups, weights = rows_that_count(dense(X), y, groups, sample_weight)
         check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ConfigError(f"y has one class only, {self.classes_[0]!r}: give rows of another class")
-        net = self._net(len(self.classes_), len(y), len(self.classes_))
-        self._sample(X, torch.from_numpy(codes).long(), net, CategoricalNLL(), groups, weights)
+        classes, codes, law = learn_classes(y)
+        self.classes_ = classes[0] if y.ndim == 1 else classes
+        outputs = sum(map(len, classes))
+        self._sample(X, codes, self._net(outputs, len(y), outputs), law, groups, weights)
         return self
 
-    def predictive(self, X: Any) -> Prediction:
-        """The whole predictive distribution; it tells aleatoric from epistemic uncertainty. See `bdl.Prediction`."""
+    def predictive(self, X: Any) -> Prediction | ClassColumnsPrediction:
+        """The whole predictive distribution, which tells aleatoric from epistemic uncertainty.
+
+        See `bdl.Prediction`, and `bdl.ClassColumnsPrediction` of several columns.
+        """
         return self._predictive(X)
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """(n, K) probabilities, averaged over the posterior, in the order of `classes_`."""
-        p = self.predictive(X).probs.double().numpy()
-        return p / p.sum(1, keepdims=True)  # float32 sums to 1 within 1e-7 only
+    def predict_proba(self, X: Any) -> np.ndarray | list[np.ndarray]:
+        """(n, K) probabilities, averaged over the posterior, in the order of `classes_`; a list of these of columns."""
+        prediction = self.predictive(X)
+        if isinstance(prediction, ClassColumnsPrediction):
+            return [normalised(column.probs) for column in prediction.of_columns]
+        return normalised(prediction.probs)
 
     def predict(self, X: Any) -> np.ndarray:
-        """(n,) the most probable class of each row."""
-        likeliest = self.predict_proba(X).argmax(1)
-        return self.classes_[likeliest]
+        """(n,) the most probable class of each row, or (n, k) of each column."""
+        probs = self.predict_proba(X)
+        if isinstance(probs, list):
+            each = [classes[p.argmax(1)] for classes, p in zip(self.classes_, probs, strict=True)]
+            return np.stack(each, 1)
+        return self.classes_[probs.argmax(1)]
 
     def conformal_set(
         self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9, groups_val: Any = None, by_class: bool = False
@@ -184,6 +119,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         Raises ValueError for too few rows or groups, and for classes that `fit` has not seen.
         """
         prediction: Any = self.predictive(X_val)
+        if isinstance(prediction, ClassColumnsPrediction):
+            raise ConfigError("conformal_set is made for one column of classes: fit an estimator for each column of y")
         codes = np.searchsorted(self.classes_, y_val).clip(max=len(self.classes_) - 1)
         if strange := np.asarray(y_val)[self.classes_[codes] != np.asarray(y_val)].tolist():
             raise ConfigError(f"y_val has the class {strange[0]!r}, which fit has not seen: leave its rows out")
@@ -207,8 +144,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
             output of the network. "constant": one for all rows, learned. A number: known, in the units of y; or a list
             of one for each of the k columns.
         loss: the law of y around a network: "normal", the law of several columns; "lognormal" or "gamma", for positive
-            numbers; "hurdle", see `bdl.HurdleNLL`, which "auto" takes where a tenth of y is one value. Compare by
-            `predictive(X).crps(y)`.
+            numbers; "ordinal", for a few levels in an order, such as ratings, see `bdl.OrdinalNLL`; "hurdle", see
+            `bdl.HurdleNLL`, which "auto" takes where a tenth of y is one value. Compare by `predictive(X).crps(y)`.
         standardize: give every column of X, and y, mean 0 and standard deviation 1.
 
     Attributes:
@@ -220,7 +157,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     """
 
     noise: Literal["input", "constant"] | float | Sequence[float] = field(default="input", kw_only=True)
-    loss: Literal["auto", "normal", "hurdle", "lognormal", "gamma"] = field(default="auto", kw_only=True)
+    loss: Literal["auto", "normal", "hurdle", "lognormal", "gamma", "ordinal"] = field(default="auto", kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

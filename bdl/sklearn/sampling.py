@@ -91,7 +91,8 @@ class SamplingPlan:
         """T; None where it is to be found: for classes, with a prior that is found too."""
         if not isinstance(self.temperature, str):
             return self.temperature
-        is_open = likelihood.outputs == "logits" and self.prior_std is None and self.dynamics().full_batch
+        classes = likelihood.outputs in ("logits", "labels")
+        is_open = classes and self.prior_std is None and self.dynamics().full_batch
         return None if is_open else 1.0
 
     def keep(self, burn_in: int | None) -> bdl.schedules.EveryStep:

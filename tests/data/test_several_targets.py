@@ -81,6 +81,21 @@ def test_counts_are_not_standardised(tmp_path):
     assert data.target_units == (("a", 0.0, 1.0), ("b", 0.0, 1.0)) and data.task == "counts"
 
 
+def test_several_columns_of_classes_are_encoded_each_by_itself(tmp_path):
+    table = frame().assign(size=["big one", "small", "small", "tiny"] * 10)[["x", "word", "size"]]
+    table.loc[2:5, "size"], table.loc[5, "word"] = np.nan, np.nan  # row 5 has neither
+    with pytest.warns(BdlWarning) as seen:
+        data = read_table(written(tmp_path, table), ["word", "size"], test_fraction=0.25)
+    assert "size is missing in 3 of 39 rows, which are kept" in str(seen[-1].message)
+    assert data.class_columns == {"word": ("no", "yes"), "size": ("big one", "small", "tiny")} and data.gaps
+    assert data.loss == {"_target_": "bdl.MultiCategoricalNLL", "classes": [2, 3]} and data.num_classes == 5
+    y = torch.cat([data.tensors(split)[1] for split in ("train", "test")])
+    assert y.shape == (39, 2) and y.dtype == torch.int64 and (y == -100).sum(0).tolist() == [0, 3]
+    assert data.num_data == len(data.tensors("train")[1]) and "targets word, size: classification" in str(data.overview)
+    read = TableEncoding.from_plain(json.loads(json.dumps(data.encoding.to_plain())))
+    assert read == data.encoding and data.identity()["target"] == ["word", "size"]
+
+
 REFUSED: dict[str, tuple[list[str], dict[str, Any], str]] = {
     "twice": (["y", "y"], {}, "data.target names y twice: name each target once"),
     "none": ([], {}, r"data.target=\[\] names no column"),
@@ -88,9 +103,10 @@ REFUSED: dict[str, tuple[list[str], dict[str, Any], str]] = {
     "classes and numbers": (
         ["word", "y"],
         {},
-        r"data.target=\[word,y\]: word holds classes and y numbers, and several",
+        r"data.target=\[word,y\]: word holds classes and y numbers, and .*: make a run for data.target=\[word\] and",
     ),
-    "classes": (["y", "half"], {"task": "classification"}, "y holds classes, and several targets must all be numbers"),
+    "too many classes": (["y", "word"], {"task": "classification"}, "y has 40 classes in 40 rows"),
+    "one class": (["word", "one"], {"task": "classification"}, "data.target=one: all 40 rows .* are of one class"),
     "an input too": (["y", "half"], {"id": ["half"]}, "data.id names half, which is the target: take it out"),
     "nothing": (["y", "empty"], {}, "data.target=empty: no row of table.csv has a value"),
     "constant": (["y", "one"], {}, "data.target=one is 1.5 in all 32 training rows"),

@@ -9,7 +9,8 @@ import torch
 from sklearn.datasets import load_diabetes
 
 from bdl.data.target import NumberTarget
-from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NORMAL, find_law, log_gain, repeated
+from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NORMAL, ORDINAL, find_law, log_gain, repeated
+from bdl.data.targets import learn_target
 from bdl.errors import ConfigError
 from bdl.likelihoods import HurdleNLL, likelihood_of
 
@@ -78,6 +79,20 @@ def test_the_density_reaches_beyond_a_bound_that_other_rows_pass():
     assert law_of(capped).loss["high"] == 0 and law_of(capped).origin == 1
 
 
+def test_the_rows_that_a_point_leaves_may_repeat_too():
+    """A tenth of all rows sits on -1: a fifth of those that are not 0, on which a density would have no limit."""
+    values = np.concatenate([np.zeros(300), np.full(60, -1.0), REST])
+    law = law_of(values)
+    assert law.loss["points"] == [pytest.approx(-1 / values.std()), 0.0] and law.origin == 0
+    assert (law.loss["low"], law.loss["high"]) == (0.0, None) and "a density above 0" in (law.words or "")
+    assert repeated(np.concatenate([np.zeros(300), np.full(20, -1.0), REST])) == [0.0]
+    assert repeated(np.concatenate([np.zeros(35), np.full(34, -1.0), REST])) == []  # each has less than a tenth
+
+
+def test_a_positive_law_is_proposed_where_all_rows_are_positive():
+    assert law_of(REST, every=np.append(REST, 0.0)).words is None
+
+
 def test_the_tail_follows_the_values():
     assert law_of(with_share(0.4)).loss["tail"] == "log"
     near = np.concatenate([np.zeros(200), np.abs(RANDOM.normal(3, 1, 300))])
@@ -88,7 +103,29 @@ def test_few_levels_get_a_proposal_and_no_density():
     counts = RANDOM.choice(9, 1000, p=[0.83, *[0.17 / 8] * 8])
     law = law_of(counts)
     assert law.loss.get("_target_") == NORMAL and "9 levels" in (law.words or "") and "counts" in (law.words or "")
-    assert "data.task=classification" in (law_of(RANDOM.choice([3, 4, 5, 6, 7], 500)).words or "")
+    assert "loss=ordinal or data.task=classification" in (law_of(RANDOM.choice([3, 4, 5, 6, 7], 500)).words or "")
+
+
+def test_levels_in_an_order_have_the_thresholds_of_their_shares():
+    """A network that puts out 0 predicts the shares, and a level that held-out rows alone have gets one."""
+    values = np.repeat([3.0, 4.0, 6.0], [10, 70, 20])
+    law = law_of(values, ORDINAL, every=np.append(values, 5.0))
+    likelihood = likelihood_of({"type": law.loss["_target_"], **law.loss})
+    assert likelihood is not None and law.loss["levels"] == [3, 4, 5, 6] and (law.origin, law.scale) == (0, 1)
+    levels, outputs = torch.tensor([[3.0], [4.0], [5.0], [6.0]]), torch.zeros(4, 4)
+    found = likelihood.mass(outputs, levels).flatten().tolist()
+    assert found == pytest.approx([10.5 / 102, 70.5 / 102, 0.5 / 102, 20.5 / 102], rel=1e-5)
+    with pytest.raises(ConfigError, match="a few levels, and data.target=y has 300 different values, more than 50"):
+        law_of(REST, ORDINAL)
+
+
+def test_a_law_of_numbers_says_the_task():
+    """A quality from 3 to 8 is asked about, unless the loss has answered."""
+    values = {"y": pd.Series(np.arange(60) % 6 + 3, name="y")}
+    with pytest.raises(ConfigError, match="loss=ordinal a level in their order"):
+        learn_target(values, values, None, "t.csv", None)
+    target, _ = learn_target(values, values, None, "t.csv", ORDINAL)
+    assert target.task == "regression" and "6 levels in their order, 3 to 8" in str(target)
 
 
 def test_positive_and_skewed_values_are_told_and_laws_of_them_can_be_asked_for():
@@ -100,7 +137,9 @@ def test_positive_and_skewed_values_are_told_and_laws_of_them_can_be_asked_for()
         assert law.origin == 0 and likelihood is not None and law.loss["_target_"] == asked
         logs = np.log(REST / law.scale)
         assert (law.loss["center"], law.loss["spread"]) == pytest.approx((logs.mean(), logs.std()))
-    with pytest.raises(ConfigError, match="GammaNLL takes positive numbers, and data.target=y has 1 values .* as -1"):
+    with pytest.raises(
+        ConfigError, match="GammaNLL takes .* data.target=y has 1 value below or at 0, such as -1: .*y=-1"
+    ):
         law_of(REST, GAMMA, every=np.append(REST, -1.0))
     with pytest.raises(ConfigError, match="HurdleNLL needs a value that is repeated"):
         law_of(REST, HURDLE)

@@ -24,6 +24,8 @@ LAWS = {
     "below": bdl.HurdleNLL((1.0,), high=1.0, tail="linear"),
     "between": bdl.HurdleNLL((0.0, 1.0), (-1.0, 0.5), low=0.0, high=1.0),
     "three": bdl.HurdleNLL((-0.5, 0.0, 0.7), (0.1, 0.2, -0.3)),
+    "two below": bdl.HurdleNLL((-0.75, 0.0), (-0.4, 0.8), low=0.0, spread=0.6),
+    "one on either side": bdl.HurdleNLL((-0.5, 1.5), (0.4, 0.2), low=0.0, high=1.0),
     "log-normal": bdl.LogNormalNLL(center=0.2, spread=0.6),
     "gamma": bdl.GammaNLL(center=0.2, spread=0.6),
 }
@@ -75,7 +77,7 @@ def test_crps_of_masses_is_the_integral_of_the_squared_difference(law, spread):
         f = lambda x: float((w * law.cdf(outputs, torch.full((N, 1), x, dtype=D64))).sum(0)[n])  # noqa: B023, E731
         far = [math.exp(t) for t in range(1, 40)]  # the tail of a log-normal law is seen on a scale of logarithms
         ends = sorted({max(low, -80.0), *points, at, *far, min(high, far[-1])})
-        ends = [end for end in ends if low <= end <= high]
+        ends = [end for end in ends if min(low, *points, 0) <= end <= max(high, *points, 0)]
         expected = sum(
             integrate.quad(lambda x, s=a >= at: (f(x) - s) ** 2, a, b)[0]  # noqa: B023
             for a, b in zip(ends, ends[1:], strict=False)

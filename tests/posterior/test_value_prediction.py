@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.mixture`, `.stored_outputs`, `.outputs`, `.value_evaluation` and `.metrics`.
+"""Tests of `bdl.posterior.mixture`, `.normal_mixture`, `.stored_outputs`, `.outputs`, `.value_evaluation`, `.metrics`.
 
 Predictions of numbers and of labels, against scipy and against every network by hand.
 """
@@ -167,9 +167,9 @@ def test_the_quadrature_of_crps_is_all_pairs_also_where_networks_differ_in_width
     outputs.add(torch.stack([means, log_var], -1))
     w = torch.ones(60) if weights == "equal" else 0.01 + torch.rand(60, generator=generator)
     mixture, y = PredictiveMixture(outputs, bdl.HeteroscedasticNLL(), w), torch.zeros(N, 1, dtype=D64)
-    monkeypatch.setattr("bdl.posterior.mixture.PAIR", 1e4)
+    monkeypatch.setattr("bdl.posterior.normal_mixture.PAIR", 1e4)
     by_quadrature = mixture.crps(y)
-    monkeypatch.setattr("bdl.posterior.mixture.PAIR", 0)
+    monkeypatch.setattr("bdl.posterior.normal_mixture.PAIR", 0)
     std = sum(mixture.moments()[1:]).sqrt()
     torch.testing.assert_close((by_quadrature - mixture.crps(y)) / std, torch.zeros(N, 1, dtype=D64), atol=2e-5, rtol=0)
 

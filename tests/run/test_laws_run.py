@@ -1,4 +1,4 @@
-"""Tables whose target has repeated values, or is positive, from the command line to predictions."""
+"""Tables whose target has repeated values, is positive, has levels or several columns of classes, to predictions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from running import ON_TABLE, refusal, whole
 
 import bdl
+from bdl.errors import BdlWarning
 
 SHORT = (*ON_TABLE, "chains=2", "trainer.max_steps=40", "sampler.lr=0.003", "collect.keep.burn_in=20")
 
@@ -51,6 +52,52 @@ def test_a_density_on_repeated_values_can_be_asked_for(tmp_path, capsys):
     assert OmegaConf.load(tmp_path / "run" / "config.yaml").loss._target_ == "bdl.HeteroscedasticNLL"
 
 
+def test_levels_in_an_order_get_probabilities_and_a_mean(tmp_path, capsys):
+    frame = table(0.0)
+    frame["y"] = np.clip(np.log(frame.y).round(), 0, 3).astype(int) + 3  # 3 to 6, which data.task would be asked about
+    report = run(tmp_path, frame, "loss=ordinal")
+    assert "4 levels in their order, 3 to 6" in capsys.readouterr().out and "y (regression)" in report
+    config = OmegaConf.load(tmp_path / "run" / "config.yaml")
+    assert config.model.net.sizes == [2, 4, 1] and config.model.targets == 3  # thresholds, the same for all inputs
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert all(np.isfinite(metrics[f"test/bma/{name}"]) for name in ("rmse", "nll", "crps"))
+    assert metrics["test/constant/entropy"] > 1
+    predictions = bdl.predict_table(tmp_path / "run", frame)
+    probs = predictions[["p_3", "p_4", "p_5", "p_6"]].to_numpy()
+    np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
+    np.testing.assert_allclose(predictions["mean"], probs @ [3, 4, 5, 6], atol=1e-5)
+    assert set(predictions["q50"]) <= {3.0, 4.0, 5.0, 6.0}
+
+
+def test_several_columns_of_classes_are_scored_and_predicted_each(tmp_path, script):
+    frame = table(0.0).drop(columns="y")
+    frame = frame.assign(y=np.where(frame.a > 0, "a lot", "little"), size=np.digitize(frame.b, [-0.5, 0.5]))
+    frame["size"] = frame["size"].map(["S", "M", "L"].__getitem__)
+    frame.loc[:9, "size"], frame.loc[10:14, "y"] = None, None
+    asked = ("data.target=[y,size]",)
+    with pytest.warns(BdlWarning, match="y is missing in 5, size is missing in 10 of 120 rows, which are kept"):
+        report = run(tmp_path, frame, *asked)
+    assert "size: L" in report and "y: mean" in report  # in the table of classes
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    for name in ("y", "size"):
+        assert all(np.isfinite(metrics[f"test/bma/{name}/{score}"]) for score in ("nll", "ece", "auc"))
+    assert metrics["test/bma/nll"] == pytest.approx(
+        np.average(
+            [metrics[f"test/bma/{name}/nll"] for name in ("y", "size")],
+            weights=[metrics[f"test/targets/{name}"] for name in ("y", "size")],
+        )
+    )
+    predictions = bdl.predict_table(tmp_path / "run", frame[["a", "b"]])
+    assert set(predictions["class_y"]) <= {"a lot", "little"} and set(predictions["class_size"]) <= {"S", "M", "L"}
+    np.testing.assert_allclose(predictions[["p_size_L", "p_size_M", "p_size_S"]].sum(1), 1, atol=1e-6)
+    frame.dropna().to_csv(tmp_path / "whole.csv", index=False)
+    of_data = ("data=csv", f"data.path={tmp_path / 'whole.csv'}", *asked, "logger=none", f"run_dir={tmp_path / 'no'}")
+    line = refusal(script("train", *of_data, "calibrate=conformal", "data.val_fraction=0.2"))
+    assert "made for one column of classes" in line and "data.target=y" in line
+    line = refusal(script("train", *of_data[:2], "data.target=[y,a]", *of_data[3:]))
+    assert "y holds classes and a numbers" in line
+
+
 @pytest.mark.parametrize("loss", ["lognormal", "gamma"])
 def test_predictions_of_positive_numbers_are_positive(tmp_path, loss):
     frame = table(0.0)
@@ -72,4 +119,4 @@ def test_positive_values_are_told_and_zeros_under_a_positive_law_refused(tmp_pat
     table(0.2).to_csv(tmp_path / "zeros.csv", index=False)
     asked = ("data=csv", f"data.path={tmp_path / 'zeros.csv'}", "data.target=y", "loss=gamma", "logger=none")
     line = refusal(script("train", *asked, f"run_dir={tmp_path / 'no'}"))
-    assert "bdl.GammaNLL takes positive numbers, and data.target=y has" in line and "loss=normal" in line
+    assert "bdl.GammaNLL takes positive numbers, and data.target=y has" in line and "y=0" in line

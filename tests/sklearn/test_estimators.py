@@ -1,4 +1,4 @@
-"""Tests of `bdl.sklearn.estimators`, `.columns_of_y`, `.sampling` and `.rows`.
+"""Tests of `bdl.sklearn.estimators`, `.base`, `.columns_of_y`, `.sampling` and `.rows`.
 
 What estimators are used for: seeds, pickles, pipelines, searches, tables, messages.
 """
@@ -53,6 +53,32 @@ def regressor():
 def classifier():
     X, y = rows()
     return BayesianMLPClassifier(**SMALL).fit(X, np.where(y > 1400, "dear", "cheap"))
+
+
+def test_several_columns_of_classes_are_predicted_each():
+    X, y = rows()
+    dear, old = np.where(y > 1400, "dear", "cheap"), np.digitize(X["age"], [15, 35]).astype(str)
+    model = BayesianMLPClassifier(**SMALL).fit(X, np.column_stack([dear, old]))
+    assert [list(classes) for classes in model.classes_] == [["cheap", "dear"], ["0", "1", "2"]]
+    probs, classes = model.predict_proba(X), model.predict(X)
+    assert [p.shape for p in probs] == [(60, 2), (60, 3)] and classes.shape == (60, 2)
+    for j, p in enumerate(probs):
+        np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
+        assert (classes[:, j] == model.classes_[j][p.argmax(1)]).all()
+    assert (classes[:, 0] == dear).mean() > 0.8
+    with pytest.raises(ConfigError, match="conformal_set is made for one column"):
+        model.conformal_set(X, X, dear)
+    with pytest.raises(ConfigError, match=r"y\[:, 1\] has one class only"):
+        BayesianMLPClassifier(**SMALL).fit(X, np.column_stack([dear, dear == "no"]))
+
+
+def test_levels_in_an_order_are_predicted_by_their_probabilities():
+    X, y = rows()
+    model = BayesianMLPRegressor(loss="ordinal", **SMALL).fit(X, np.digitize(y, [1300, 1400, 1500]) + 1)
+    frame = model.predictive(X).to_frame()
+    np.testing.assert_allclose(frame[["p_1", "p_2", "p_3", "p_4"]] @ [1, 2, 3, 4], model.predict(X), rtol=1e-5)
+    low, high = model.predict_interval(X)
+    assert set(low) | set(high) <= {1.0, 2.0, 3.0, 4.0}
 
 
 def test_one_seed_gives_the_same_bits_and_moves_no_other_stream(regressor):

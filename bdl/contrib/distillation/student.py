@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.likelihoods import BernoulliNLL, CategoricalNLL, HeteroscedasticNLL, Likelihood
+from bdl.likelihoods import BernoulliNLL, CategoricalNLL, HeteroscedasticNLL, Likelihood, MultiCategoricalNLL
 from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.prediction import AnyPrediction, LabelPrediction, Prediction, ValuePrediction, of_mixture
 from bdl.posterior.stored_outputs import StoredOutputs
@@ -182,6 +182,11 @@ def numbers_kept(likelihood: Likelihood, outputs: int) -> tuple[int, int]:
 
     Raises ConfigError for counts, and for other laws with masses.
     """
+    if isinstance(likelihood, MultiCategoricalNLL):
+        raise ConfigError(
+            "one network in place of many is made for one column of classes: thin(k, data) makes the posterior smaller "
+            "for any likelihood"
+        )
     if likelihood.has_masses:
         what = "counts" if likelihood.counts else "values that repeat"
         raise ConfigError(

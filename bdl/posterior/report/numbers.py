@@ -53,6 +53,7 @@ class Summary:
     warnings: list[str] = field(default_factory=list)
     calibration: Calibration | None = None  # fitted on the split "val"
     class_names: Sequence[str] = ()  # empty where they are not known
+    class_columns: Mapping[str, Sequence[str]] = field(default_factory=dict)  # see `DataModule.class_columns`
     command: str = ""  # that makes the run; empty where it is not known
     folder: str = ""  # of the run; empty for an evaluation
     seconds: float = math.nan  # of the run

@@ -22,9 +22,17 @@ from bdl.posterior.heads import SIMPLE, is_worse_than_start, of_never_predicted
 from bdl.posterior.judgements import Check, Judgement, Numbers, nats, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.next_steps import next_steps
-from bdl.posterior.report.numbers import AVERAGES, VALUE_SCORES, Summary, row_label, score_headings, shown_score
+from bdl.posterior.report.numbers import (
+    AVERAGES,
+    CLASS_SCORES,
+    VALUE_SCORES,
+    Summary,
+    row_label,
+    score_headings,
+    shown_score,
+)
 from bdl.posterior.report.pictures import ReportData, pictures_of
-from bdl.posterior.report.tables import class_rows, ood_rows
+from bdl.posterior.report.tables import class_rows, column_rows, ood_rows
 from bdl.posterior.report.text import Pieces, coloured
 from bdl.posterior.target_values import SHOWN, Units, Values, target_rows, values_of
 from bdl.posterior.traces import TraceColumns
@@ -102,7 +110,8 @@ def write_page(
         curve=test.curve,
         text=coloured(test, pieces) if isinstance(test, ClassEvaluation) and test.tokens and pieces else (),
         convergence=summary.convergence,
-        classes=class_rows(test, summary.class_names),
+        classes=class_rows(test, summary.class_names, summary.class_columns),
+        class_columns=list(summary.class_columns),
         command=summary.command,
         folder=summary.folder,
         warnings=summary.warnings,
@@ -116,7 +125,7 @@ def page(data: ReportData) -> str:
     m = or_nan(data.metrics)
     judged = verdict(m, data.histogram, data.warnings)
     splits = [s for s in ("test", "train") if any(k.startswith(f"{s}/") and not math.isnan(v) for k, v in m.items())]
-    pictures, targets = pictures_of(data), target_rows(m, data.values)
+    pictures, targets = pictures_of(data), target_rows(m, data.values) or column_rows(m, data.class_columns)
     seen_in = {p.title: p.checks for p in pictures}
     seen_in |= {"Convergence": IN_CONVERGENCE} if data.convergence else {}
     seen_in |= {"Predictions": IN_PREDICTIONS} if splits else {}
@@ -145,7 +154,7 @@ def page(data: ReportData) -> str:
         of_numbers=score_headings(m) is VALUE_SCORES,
         score_rows=_score_rows(m, splits),
         targets=targets,
-        of_targets=["items", *SHOWN.values()],
+        of_targets=["items", *(SHOWN if data.values else CLASS_SCORES).values()],
         pictures=pictures,
         readings={p.title: _worst(judged, p.checks) for p in pictures},
         script=script,
