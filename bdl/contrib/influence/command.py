@@ -46,7 +46,7 @@ class Strongest:
         """The strongest of these and of the items of a block."""
         numbers = torch.arange(block.items.start, block.items.stop).expand(block.values.shape)
         values = torch.cat([self.values, block.values], 1)
-        order = values.argsort(1, descending=True, stable=True)
+        order = values.argsort(dim=1, descending=True)
         if order.shape[1] > 2 * top:
             order = torch.cat([order[:, :top], order[:, -top:]], 1)
         parts = torch.cat([self.items, numbers], 1), values, torch.cat([self.std_error, block.std_error], 1)
