@@ -116,9 +116,10 @@ def gathered_networks(groups: Iterable[Group], weights: Mapping[Key, float]) -> 
     """The tensors (S, ...) of the networks that have a weight, and these weights (S,)."""
     parts, of_network = [], []
     for group in groups:
-        rows = [i for i, key in enumerate(group.keys) if key in weights]
+        keys = group.keys  # made anew whenever they are asked for
+        rows = [i for i, key in enumerate(keys) if key in weights]
         parts.append({name: values[rows] for name, values in group.tensors.items()})
-        of_network += [weights[group.keys[i]] for i in rows]
+        of_network += [weights[keys[i]] for i in rows]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}, torch.tensor(of_network)
 
 

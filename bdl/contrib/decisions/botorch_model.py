@@ -17,8 +17,8 @@ from bdl.posterior.predict import Posterior
 from bdl.sklearn.estimators import BayesianMLPRegressor
 
 try:
-    from botorch.models.ensemble import EnsembleModel
-    from botorch.posteriors.ensemble import EnsemblePosterior
+    from botorch.models.ensemble import EnsembleModel  # pyright: ignore[reportMissingImports]
+    from botorch.posteriors.ensemble import EnsemblePosterior  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     raise ConfigError("BoTorchModel needs BoTorch: pip install 'bdl[botorch]'") from error
 
