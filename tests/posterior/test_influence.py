@@ -92,7 +92,9 @@ def test_an_item_with_a_weight_counts_as_often():
     torch.testing.assert_close(weighted, plain * weights)
     tokens, labels = torch.randn(4, 5, 3, 6), torch.randint(6, (5, 3))
     labels[0, 1:] = -100
-    found = covariance.item_losses(bdl.likelihoods.likelihood_of(nn.CrossEntropyLoss(), 6, 3), tokens.movedim(3, 2), labels)
+    found = covariance.item_losses(
+        bdl.likelihoods.likelihood_of(nn.CrossEntropyLoss(), 6, 3), tokens.movedim(3, 2), labels
+    )
     each = -tokens.double().log_softmax(-1)[:, 0, 0, labels[0, 0]]
     torch.testing.assert_close(found[:, 0], each)
 

@@ -24,12 +24,16 @@ def test_a_run_is_explained(run, script, tmp_path):
         assert row == (7, 3)[place] and len(lines) == 4
         order = whole.values[place].argsort(descending=True)
         assert lines.train_row.tolist() == torch.cat([order[:2], order[-2:]]).tolist()
-        assert lines.influence.tolist() == pytest.approx(whole.values[place][lines.train_row.tolist()].tolist(), rel=1e-4)
-        assert lines.std_error.tolist() == pytest.approx(whole.std_error[place][lines.train_row.tolist()].tolist(), rel=1e-4)
+        assert lines.influence.tolist() == pytest.approx(
+            whole.values[place][lines.train_row.tolist()].tolist(), rel=1e-4
+        )
+        assert lines.std_error.tolist() == pytest.approx(
+            whole.std_error[place][lines.train_row.tolist()].tolist(), rel=1e-4
+        )
         assert [value > 0 for value in lines.influence] == (lines.effect == "helps").tolist()
     page = (tmp_path / "influence.html").read_text()
     assert page.count("<section>") == 2 and "test row 7" in page and f"<th>{table.train_row[0]}</th>" in page
-    assert "src=\"http" not in page and "±" in page
+    assert 'src="http' not in page and "±" in page
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,9 @@ def test_images_are_pictures_and_rows_of_a_file_are_as_written(tmp_path):
     images = bdl.data.TensorDataModule({"train": (x, y), "test": (x, y)}, labels=["cat", "dog"])
     look = looks_of(images, "train", {2: (x[2:3], y[2:3])})[2]
     assert look["label"] == "dog" and look["picture"].startswith("data:image/png;base64,")
-    rows = pd.DataFrame({"colour": ["red", "blue"] * 10, "size": [k / 7 for k in range(20)], "note": "=1+1", "y": [0.5, 0.25] * 10})
+    rows = pd.DataFrame(
+        {"colour": ["red", "blue"] * 10, "size": [k / 7 for k in range(20)], "note": "=1+1", "y": [0.5, 0.25] * 10}
+    )
     rows.to_csv(tmp_path / "t.csv", index=False)
     data = bdl.data.read_table(tmp_path / "t.csv", "y", drop=["note"], task="regression")
     inputs, targets = data.tensors("test")

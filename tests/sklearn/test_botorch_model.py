@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from linear_run import D64, NOISE, TRAIN, D, N, law, store
@@ -105,7 +107,9 @@ def test_fantasies_are_a_batch_of_models(posterior):
     assert bool(((means.mean(0) - before.mean).abs() < 5 * error).all()) and bool((error > 0).all())
     shrunk = given.posterior(points(6)).variance.mean(0) + means.var(0)
     torch.testing.assert_close(shrunk, before.variance, rtol=0.35, atol=0)  # and the law of total variance
-    assert torch.equal(model.fantasize(x, IndexSampler(torch.Size([512]), seed=0)).ensemble_weights, given.ensemble_weights)
+    assert torch.equal(
+        model.fantasize(x, IndexSampler(torch.Size([512]), seed=0)).ensemble_weights, given.ensemble_weights
+    )
 
 
 def test_acquisition_functions_are_optimised(posterior):
@@ -135,20 +139,27 @@ def fitted(folder, x: torch.Tensor, y: torch.Tensor) -> BoTorchModel:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_branin_is_optimised(tmp_path):
-    """20 evaluations come within 0.5 of the minimum; of as many random ones, in 200 repetitions, fewer than 5 % do."""
-    problem, random = Branin(negate=True).to(D64), torch.Generator().manual_seed(0)
+    """22 evaluations come within 0.1 of the minimum; of as many random ones, in 200 repetitions, fewer than 10 % do.
+
+    The functions are of minus its logarithm, whose values do not span three decades.
+    """
+    problem, random = Branin().to(D64), torch.Generator().manual_seed(0)
     low, high = problem.bounds
-    value = lambda x: problem(low + (high - low) * x).unsqueeze(-1)  # noqa: E731
-    tried = torch.rand(200, 20, 2, dtype=D64, generator=random)
-    by_chance = value(tried)[..., 0].max(1).values
+    value = lambda x: -problem(low + (high - low) * x).log().unsqueeze(-1)  # noqa: E731
+    by_chance = value(torch.rand(200, 22, 2, dtype=D64, generator=random))[..., 0].max(1).values
     x = torch.rand(8, 2, dtype=D64, generator=random)
     unit = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=D64)
-    for step in range(12):
+    for step in range(14):
         model = fitted(tmp_path / str(step), x, value(x))
         found, _ = optimize_acqf(
-            qLogExpectedImprovement(model, best_f=value(x).max()), unit, q=1, num_restarts=4, raw_samples=64, options={"maxiter": 30}
+            qLogExpectedImprovement(model, best_f=value(x).max()),
+            unit,
+            q=1,
+            num_restarts=4,
+            raw_samples=64,
+            options={"maxiter": 30},
         )
         x = torch.cat([x, found])
-    optimum = problem.optimal_value
-    assert float(value(x).max()) > optimum - 0.5
-    assert float((by_chance > optimum - 0.5).double().mean()) < 0.05
+    close = -math.log(problem.optimal_value + 0.1)
+    assert float(value(x).max()) > close
+    assert float((by_chance > close).double().mean()) < 0.1

@@ -94,7 +94,9 @@ def test_probly_takes_means_and_variances_of_numbers(tmp_path):
     assert found.shape == (30, 12, 2)
     assert torch.allclose(found[..., 1], torch.tensor(NOISE**2, dtype=found.dtype))
     prediction = posterior.predict(POOL)
-    torch.testing.assert_close(found[..., 0].std(1, correction=0), prediction.epistemic[:, 0].double(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        found[..., 0].std(1, correction=0), prediction.epistemic[:, 0].double(), rtol=1e-4, atol=0
+    )
 
 
 # ---- ScoringBench ----------------------------------------------------------------------------------------------------
@@ -123,7 +125,9 @@ def test_scoringbench_gets_quantiles_of_a_table(monkeypatch):
             model.predict_distribution(X[100:])
     given = {}
     fake = types.ModuleType("scoringbench.univariate.wrappers.base")
-    fake.DistributionPrediction = types.SimpleNamespace(from_multi_quantile=lambda q, a, **k: given.update(q=q, a=a, **k))
+    fake.DistributionPrediction = types.SimpleNamespace(
+        from_multi_quantile=lambda q, a, **k: given.update(q=q, a=a, **k)
+    )
     for name in ("scoringbench", "scoringbench.univariate", "scoringbench.univariate.wrappers"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, fake.__name__, fake)
@@ -154,7 +158,9 @@ def test_skpro_has_the_mixture_itself():
         np.testing.assert_allclose(getattr(found.iloc[[3, 1]], name)(y.iloc[[3, 1]]), values[[3, 1]], rtol=1e-5)
     np.testing.assert_allclose(found.ppf(found.cdf(y)), y, rtol=1e-3)
     np.testing.assert_allclose(fitted.predict_var(X), prediction.std**2, rtol=1e-5)
-    np.testing.assert_allclose(fitted.predict_quantiles(X, [0.1, 0.9]), prediction.quantile([0.1, 0.9])[..., 0].T, rtol=1e-5)
+    np.testing.assert_allclose(
+        fitted.predict_quantiles(X, [0.1, 0.9]), prediction.quantile([0.1, 0.9])[..., 0].T, rtol=1e-5
+    )
     draws = found.sample(2000).to_numpy().reshape(2000, -1)
     np.testing.assert_allclose(draws.mean(0), prediction.mean[:, 0], atol=5 * float(prediction.std.max()) / 2000**0.5)
     from skpro.distributions.normal import Normal

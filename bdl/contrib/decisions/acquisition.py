@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
+from sklearn.pipeline import Pipeline
 
 from bdl.posterior.prediction import Prediction, ValuePrediction
 
@@ -42,8 +42,7 @@ def disagreement(estimator: Any, X: Any) -> np.ndarray:
     return spread.double().square().sum(-1).numpy()
 
 
-@torch.no_grad()
 def _predictive(estimator: Any, X: Any) -> Prediction | ValuePrediction:
-    if hasattr(estimator, "steps"):
+    if isinstance(estimator, Pipeline):
         X, estimator = estimator[:-1].transform(X), estimator[-1]
     return estimator.predictive(X)

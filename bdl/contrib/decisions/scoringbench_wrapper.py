@@ -49,6 +49,8 @@ class ScoringBenchWrapper:
         try:
             from scoringbench.univariate.wrappers.base import DistributionPrediction  # pyright: ignore
         except ImportError as error:
-            raise ConfigError("predict_distribution needs ScoringBench: run it in a clone, which has scoringbench/") from error
+            raise ConfigError(
+                "predict_distribution needs ScoringBench: run it in a clone, which has scoringbench/"
+            ) from error
         mean, q = self.predict(X), self.predict_quantiles(X)
         return DistributionPrediction.from_multi_quantile(q, self.levels, mean=mean, train_range=self.train_range_)

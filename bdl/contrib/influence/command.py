@@ -81,7 +81,9 @@ def influence(cfg: DictConfig) -> None:
     write_atomically(out / TABLE, without_formulas(table).to_csv(index=False).encode())
     shown = items_at(train, sorted(set(found.items.flatten().tolist())))
     looks = {"train": looks_of(data, "train", shown), cfg.explain: looks_of(data, cfg.explain, tests)}
-    groups = [(row, looks[cfg.explain][row], part) for row, part in zip(rows, parts_of(table, looks["train"]), strict=True)]
+    groups = [
+        (row, looks[cfg.explain][row], part) for row, part in zip(rows, parts_of(table, looks["train"]), strict=True)
+    ]
     about = f"{run.name}: {len(rows)} items of {cfg.explain}, {train.sizes()[1]:,} training rows"
     write_atomically(out / PAGE, render("influence.html.jinja", about=about, groups=groups, split=cfg.explain).encode())
     print(f"{len(rows)} items of {cfg.explain}, {cfg.top} training rows each that help and harm most: {out / PAGE}")
@@ -123,7 +125,9 @@ def as_table(found: Strongest, rows: Sequence[int], split: str) -> pd.DataFrame:
 def parts_of(table: pd.DataFrame, looks: dict[int, Any]) -> list[list[tuple[Any, Any]]]:
     """For each test item its lines of the table, with what the training row looks like."""
     name = str(table.columns[0])
-    return [[(line, looks[line.train_row]) for line in part.itertuples()] for _, part in table.groupby(name, sort=False)]
+    return [
+        [(line, looks[line.train_row]) for line in part.itertuples()] for _, part in table.groupby(name, sort=False)
+    ]
 
 
 def looks_of(data: DataModule, split: str, items: dict[int, tuple[Any, Any]]) -> dict[int, dict[str, str]]:
