@@ -131,7 +131,7 @@ OF_FOLDERS = table(
     (whole(0, MANY) | None, "burn_in"),
     (whole(1) | None, "train_items batch_size"),
     (Literal["train", "val", "test"], "explain"),
-    (whole(1, 10**5), "items"),
+    (whole(1, 10**5), "count"),
     (some(whole(0)) | None, "rows"),
     (whole(1, 1000), "top"),
     (whole(5, MANY) | None, "trajectories"),

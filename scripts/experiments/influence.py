@@ -2,8 +2,8 @@
 
 Two questions with known answers. Mislabelled images: of scikit-learn's digits, 8 % of the training labels are changed,
 and the rows are ranked by how much they harm clean images; beside the gradient dot products and the self-influence of
-one network. Leaving out: a table of 200 rows, of which each in turn is left out and the posterior sampled anew, by
-chains that start alike.
+one network. Leaving out: a table of 200 rows, of which each in turn is left out and the posterior sampled anew, of a
+logistic regression.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from bdl.data import TensorBatches, TensorSlices
 
 CHANGED, TRAINED, CLEAN = 0.08, 500, 300  # share of labels, training images, clean images
 SEEDS = (0, 1, 2)
-N, HELD, NOISE, CHAINS = 200, 50, 0.5, 8  # rows of the table, other rows, noise, chains for each row that is left out
-STEPS, EVERY, BURN_IN, LR = 6000, 5, 1000, 0.01  # of the chains that leave out a row
+N, HELD, INPUTS, CHAINS = 200, 50, 8, 8  # rows of the table, other rows, chains for each row that is left out
+STEPS, EVERY, BURN_IN, LR = 6000, 5, 500, 0.5  # of the chains that leave out a row
 DIGITS, LEFT_OUT = (ROOT / "docs" / "pictures" / f"influence-{name}.png" for name in ("digits", "left-out"))
 
 
@@ -96,26 +96,23 @@ def gradient_scores(
 
 
 def table() -> tuple[Tensor, Tensor]:
-    """Rows of a curve in two inputs, (N + HELD) of each; some of the first have noise of three times the size."""
+    """N + HELD rows of INPUTS numbers in two classes; a tenth of the first have the other label."""
     random = torch.Generator().manual_seed(0)
-    x = torch.randn(N + HELD, 2, generator=random)
-    noise = NOISE * torch.where(torch.arange(N + HELD) % 10 == 0, 3.0, 1.0)
-    y = torch.sin(2 * x[:, 0]) + 0.5 * x[:, 1] + noise * torch.randn(N + HELD, generator=random)
-    return x, y.unsqueeze(1)
+    x = torch.randn(N + HELD, INPUTS, generator=random)
+    y = (x[:, :3].sum(1) + torch.randn(N + HELD, generator=random) > 0).long()
+    y[:N:10] = 1 - y[:N:10]
+    return x, y
 
 
 def left_out() -> dict[str, Any]:
     """The change of the summed loss of the HELD rows where a row is left out, against the influence on them."""
-    (x, y), loss = table(), bdl.GaussianNLL(NOISE)
+    (x, y), loss = table(), bdl.CategoricalNLL()
     counts = torch.cat([1 - torch.eye(N), torch.ones(1, N)]).repeat_interleave(CHAINS, 0)  # the last ones have all rows
-    stack = bdl.ChainStack(nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 1)), len(counts), seed=0)
-    with torch.no_grad():
-        for many in stack.parameters():
-            many.copy_(many[:CHAINS].repeat(N + 1, *[1] * (many.ndim - 1)))
+    stack = bdl.ChainStack(nn.Linear(INPUTS, 2), len(counts), seed=0)
     sampler = bdl.Sampler(
         stack.parameters(), bdl.BAOAB(0.1), num_data=N, lr=LR, chains=len(counts), prior=bdl.Gaussian(1.0), seed=0
     )
-    inputs, targets = x.expand(len(counts), -1, -1), y.expand(len(counts), -1, -1)
+    inputs, targets = x.expand(len(counts), -1, -1), y.expand(len(counts), -1)
     sums: list[Tensor] = []  # (posterior, chain) summed loss of the HELD rows
     full: list[Tensor] = []  # (chain, N + HELD) losses under the posterior of all rows
 

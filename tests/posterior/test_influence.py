@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from linear_run import D64, LAW, NOISE, TEST, TRAIN, N, law, store
+from linear_run import D64, NOISE, TEST, TRAIN, N, law, store
 from torch import nn
 
 import bdl
@@ -119,3 +119,29 @@ def test_one_chain_has_no_standard_error_and_items_need_labels(tmp_path):
     assert found.values.isfinite().all() and found.std_error.isnan().all()
     with pytest.raises(ConfigError, match="needs a loader of"):
         drawn.influence(TensorSlices(*TRAIN), TEST[0])
+
+
+@pytest.mark.slow
+def test_changed_labels_are_found():
+    """In 500 images of digits: by a row's influence on itself, and at the top of the rows that harm clean images.
+
+    Beside the same question asked of one network's gradients. Negative control: a score that knows nothing.
+    """
+    from experiments import influence
+
+    found = influence.digits(0)
+    assert found["own"] > max(0.98, found["gradient_own"]) and abs(found["chance"] - 0.5) < 0.15
+    assert all(image["label"] != image["true"] for image in found["harmful"][:6])
+
+
+@pytest.mark.slow
+def test_rows_that_are_left_out_change_what_influence_says(monkeypatch):
+    """On 200 rows, sampled anew without each; the changes of other rows are a negative control."""
+    from experiments import influence
+
+    monkeypatch.setattr(influence, "STEPS", 500)
+    monkeypatch.setattr(influence, "BURN_IN", 100)
+    rows = influence.left_out()
+    change, said = torch.tensor(rows["change"]), torch.tensor(rows["influence"])
+    of_pairs = lambda change: float(torch.corrcoef(torch.stack([change, said]))[0, 1])  # noqa: E731
+    assert of_pairs(change) > 0.8 and abs(of_pairs(change.roll(1))) < 0.3

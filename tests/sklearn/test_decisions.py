@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import toys
-from linear_run import D64, NOISE, TRAIN, D, N, law, store
+from linear_run import D64, NOISE, D, N, law, store
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 

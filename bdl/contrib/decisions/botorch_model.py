@@ -37,8 +37,8 @@ class FunctionPosterior(EnsemblePosterior):
 class BoTorchModel(EnsembleModel):
     """The posterior over functions: each network is one, jointly over all points, with its weight.
 
-    Acquisition functions draw networks (`IndexSampler`, BoTorch's choice for ensembles), so that a draw is one function,
-    as Thompson sampling needs it. Observations are learned by weights: a network counts in proportion to the density
+    Acquisition functions draw networks (`IndexSampler`, BoTorch's choice for ensembles): a draw is one function, as
+    Thompson sampling needs it. Observations are learned by weights: a network counts in proportion to the density
     that it gives them. That is exact for the networks at hand, and rests on fewer of them with each observation: it is
     meant for fantasies; sample anew for data.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,16 +24,13 @@ TEST_ROWS, PAIRS = 512, 2**22  # test items, and pairs of items, whose covarianc
 
 @dataclass(frozen=True, repr=False)
 class Influence(Shown):
-    """The influence of n_train training items on the losses of n_test items; see `influence`.
+    """By how much the expected loss of each test item would rise without each training item, to first order.
 
-    Attributes:
-        values: (n_test, n_train) nats. By so much the expected loss of a test item would rise without the training
-            item, to first order: above 0 the training item helps, below 0 it harms.
-        std_error: (n_test, n_train) of the values, between the chains; NaN for one chain.
+    Above 0 the training item helps, below 0 it harms. See `influence`.
     """
 
-    values: Tensor
-    std_error: Tensor
+    values: Tensor  # (n_test, n_train) nats
+    std_error: Tensor  # (n_test, n_train) between the chains; NaN for one chain
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
         tests, items = self.values.shape
@@ -42,14 +39,13 @@ class Influence(Shown):
         return f"Influence of {items:,} training items on {tests:,}", lines | {"beyond 2 errors": f"{clear:.1%}"}
 
 
-@dataclass(frozen=True)
-class InfluenceBlock:
-    """The influence of some training items on some test items; `tests` and `items` say which."""
+class InfluenceBlock(NamedTuple):
+    """The influence of some training items, `items`, on some test items, `tests`; (m, n) double, nats."""
 
     tests: slice
     items: slice
-    values: Tensor  # (m, n) double, nats
-    std_error: Tensor  # (m, n)
+    values: Tensor
+    std_error: Tensor
 
 
 def influence(
@@ -76,14 +72,11 @@ def influence(
     Raises ConfigError for chains with one network, for samples of several temperatures or of T = 0, and for batches
     without labels.
     """
-    values = std_error = torch.empty(0)
-    for block in influence_blocks(posterior, train, test, kind):
-        if not len(values):
-            shape = [posterior.batches(loader).sizes()[1] for loader in (test, train)]
-            values, std_error = torch.empty(shape), torch.empty(shape)
-        values[block.tests, block.items] = block.values.float()
-        std_error[block.tests, block.items] = block.std_error.float()
-    return Influence(values, std_error)
+    tested, trained = posterior.batches(test), posterior.batches(train)
+    found = torch.empty(2, tested.sizes()[1], trained.sizes()[1])
+    for tests, items, *both in influence_blocks(posterior, trained, tested, kind):
+        found[:, tests, items] = torch.stack(both).float()
+    return Influence(*found)
 
 
 @torch.no_grad()
@@ -98,15 +91,11 @@ def influence_blocks(
     for batches in (tested, trained):
         batches.labels()  # refuses batches without
     size = max(1, LOSSES // len(weights))
-    for tests in slices(tested.sizes()[1], min(TEST_ROWS, size)):
+    for tests in _slices(tested.sizes()[1], min(TEST_ROWS, size)):
         keys, of_test = losses(posterior, tested.part(tests), weights)
-        for items in slices(trained.sizes()[1], min(PAIRS // of_test.shape[1], size)):
+        for items in _slices(trained.sizes()[1], min(PAIRS // of_test.shape[1], size)):
             _, of_train = losses(posterior, trained.part(items), weights)
             yield InfluenceBlock(tests, items, *_over_chains(keys, of_test, of_train, weights, chains))
-
-
-def slices(items: int, size: int) -> Iterator[slice]:
-    return (slice(i, min(i + size, items)) for i in range(0, items, max(1, size)))
 
 
 def losses(posterior: Posterior[Any], batches: Batches, used: Mapping[Key, float]) -> tuple[list[Key], Tensor]:
@@ -137,6 +126,10 @@ def item_losses(law: Likelihood, outputs: Tensor, y: Tensor) -> Tensor:
     return (each if weights is None else each * weights).cpu()
 
 
+def _slices(items: int, size: int) -> Iterator[slice]:
+    return (slice(i, min(i + size, items)) for i in range(0, items, max(1, size)))
+
+
 def _chains(posterior: Posterior[Any], weights: Mapping[Key, float], target: float | None) -> dict[int, float]:
     """The temperature of each chain, `target` if there is one. Raises ConfigError where it has several, or is 0."""
     found: dict[int, list[float]] = {}
@@ -161,19 +154,16 @@ def _over_chains(
     """(m, n) mean over the chains of Cov(a, b) / T, and its standard error, of losses a (S, m) and b (S, n)."""
     w = torch.tensor([weights[key] for key in keys], dtype=torch.float64)
     number = torch.tensor([chain for chain, _ in keys])
-    share = {chain: float(w[number == chain].sum() / w.sum()) for chain in temperatures}
     mean, square = torch.zeros(2, a.shape[1], b.shape[1], dtype=torch.float64)
-    of_share = 0.0
+    shares = []
     for chain, t in temperatures.items():
-        # West's update: no difference of large squares
-        rows, p = number == chain, share[chain]
+        rows = number == chain
+        shares.append(float(w[rows].sum() / w.sum()))
         found = covariance(a[rows], b[rows], w[rows]) / t
-        of_share += p
-        gap = found - mean
-        mean += gap * (p / of_share)
-        square += p * gap * (found - mean)
-    effective = 1 / sum(p**2 for p in share.values())
-    return mean, (square / (effective - 1)).clamp_min(0).sqrt() if effective > 1 else torch.full_like(mean, math.nan)
+        mean, square = mean + shares[-1] * found, square + shares[-1] * found.square()
+    effective = 1 / sum(share**2 for share in shares)
+    spread = (square - mean.square()).clamp_min(0)
+    return mean, (spread / (effective - 1)).sqrt() if len(shares) > 1 else torch.full_like(mean, math.nan)
 
 
 def covariance(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
