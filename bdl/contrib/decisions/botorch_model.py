@@ -56,7 +56,8 @@ class BoTorchModel(EnsembleModel):
     ):  # fmt: skip
         networks = posterior.as_module(kind, samples)
         super().__init__(networks.weights.double())
-        self.networks, self.chosen = networks, list(range(outputs))  # the outputs that are left
+        self.networks, self.outputs = networks, outputs
+        self.chosen = list(range(outputs))  # the outputs that are left
         for name, value in (("x_mean", x_mean), ("x_std", x_std), ("y_mean", y_mean), ("y_std", y_std)):
             self.register_buffer(name, torch.as_tensor(value, dtype=torch.float64))
 
@@ -108,7 +109,9 @@ class BoTorchModel(EnsembleModel):
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> BoTorchModel:
         """The model with new weights (..., S), given Y (..., q, m) at X (b, q, d)."""
         law, outputs = self._outputs(self.transform_inputs(X))
-        y = (Y.to(outputs) - self.y_mean) / self.y_std
+        y = torch.zeros(*Y.shape[:-1], self.outputs).to(outputs)
+        y[..., self.chosen] = Y.to(outputs)
+        y = (y - self.y_mean) / self.y_std
         density = law.log_density(outputs, y.unsqueeze(-3))[..., self.chosen].sum((-1, -2))
         model = copy.copy(self)
         model.ensemble_weights = (self.ensemble_weights.log() + density).softmax(-1)
