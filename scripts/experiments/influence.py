@@ -68,7 +68,7 @@ def digits(seed: int) -> dict[str, Any]:
 def trained(net: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
     """One network, by AdamW on all rows."""
     torch.manual_seed(seed)
-    for layer in net:
+    for layer in net.children():
         if isinstance(layer, nn.Linear):
             layer.reset_parameters()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=0.01)

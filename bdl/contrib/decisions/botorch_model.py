@@ -50,6 +50,12 @@ class BoTorchModel(EnsembleModel):
         kind: weights of the samples, see `Posterior.predict`.
     """
 
+    x_mean: Tensor
+    x_std: Tensor
+    y_mean: Tensor
+    y_std: Tensor
+    ensemble_weights: Tensor  # (..., S)
+
     def __init__(
         self, posterior: Posterior[Any], *, x_mean: Any = 0.0, x_std: Any = 1.0, y_mean: Any = 0.0, y_std: Any = 1.0,
         outputs: int = 1, samples: int | None = None, kind: WeightKind | None = None,
@@ -97,9 +103,8 @@ class BoTorchModel(EnsembleModel):
         return mean.expand(*batch, *mean.shape[-2:])[..., self.chosen], std.expand_as(mean)[..., self.chosen]
 
     def posterior(
-        self, X: Tensor, output_indices: list[int] | None = None, observation_noise: bool | Tensor = False,
-        posterior_transform: Any = None,
-    ) -> Any:  # fmt: skip
+        self, X: Tensor, output_indices: list[int] | None = None, posterior_transform: Any = None, **kwargs: Any
+    ) -> Any:
         """The functions' values at X (b, q, d), without noise of y."""
         values = self.forward(self.eval().transform_inputs(X))
         values = values if output_indices is None else values[..., output_indices]

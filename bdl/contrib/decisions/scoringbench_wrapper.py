@@ -33,7 +33,7 @@ class ScoringBenchWrapper:
         columns = make_column_transformer(encode, remainder="passthrough", verbose_feature_names_out=False)
         y = np.asarray(y, dtype=np.float64).reshape(-1)
         self.train_range_ = float(y.min()), float(y.max())
-        self.model_ = make_pipeline(columns, BayesianMLPRegressor(**self.settings)).fit(X, y)
+        self.model_: Any = make_pipeline(columns, BayesianMLPRegressor(**self.settings)).fit(X, y)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -42,7 +42,8 @@ class ScoringBenchWrapper:
 
     def predict_quantiles(self, X: Any) -> np.ndarray:
         """(n, n_quantiles) quantiles of the predictive distribution at `levels`."""
-        return self.model_[-1].predict_quantiles(self.model_[:-1].transform(pd.DataFrame(X)), self.levels)
+        encode, regressor = self.model_[:-1], self.model_[-1]
+        return regressor.predict_quantiles(encode.transform(pd.DataFrame(X)), self.levels)
 
     def predict_distribution(self, X: Any) -> Any:
         """ScoringBench's DistributionPrediction. Raises ConfigError where ScoringBench is not on the path."""

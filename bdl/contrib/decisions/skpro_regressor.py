@@ -64,9 +64,10 @@ class PredictiveDistribution(BaseDistribution):
         return frames[0] if n_samples is None else pd.concat(frames, keys=range(n_samples))
 
     def _iloc(self, rowidx: Any = None, colidx: Any = None) -> PredictiveDistribution:
-        rows = np.arange(len(self.index)) if rowidx is None else np.atleast_1d(rowidx)
+        index: Any = self.index
+        rows = np.arange(len(index)) if rowidx is None else np.atleast_1d(rowidx)
         part = self.prediction.part(torch.as_tensor(rows, dtype=torch.long))
-        return PredictiveDistribution(part, self.index.take(rows), self.columns)
+        return PredictiveDistribution(part, index.take(rows), self.columns)
 
 
 class SkproRegressor(BaseProbaRegressor):
@@ -90,14 +91,14 @@ class SkproRegressor(BaseProbaRegressor):
         self.regressor_ = BayesianMLPRegressor(**(self.settings or {})).fit(X.to_numpy(), y.to_numpy()[:, 0])
         return self
 
-    def _predict(self, X: pd.DataFrame) -> pd.DataFrame:
+    def _predict(self, X: pd.DataFrame) -> Any:
         return self._predict_proba(X).mean()
 
-    def _predict_proba(self, X: pd.DataFrame) -> PredictiveDistribution:
+    def _predict_proba(self, X: pd.DataFrame) -> Any:
         return PredictiveDistribution(self.regressor_.predictive(X.to_numpy()), X.index, self.columns_)
 
     @classmethod
-    def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
+    def get_test_params(cls, parameter_set: str = "default") -> Any:
         """Settings for skpro's tests, short on time."""
         short = {"hidden_layer_sizes": 3, "start": None, "chains": 2, "samples": 5, "steps": 40, "prior_std": 1.0}
         return [{"settings": short | {"random_state": seed}} for seed in (0, 1)]

@@ -51,7 +51,7 @@ def influence(cfg: DictConfig) -> None:
     )  # fmt: skip
     write_atomically(out / "influence.csv", table.to_csv(index=False).encode())
     of_train = looks(data, "train", items_at(train, sorted(set(table.train_row))))
-    parts = [list(table[table.row == row].itertuples()) for row in rows]
+    parts: list[list[Any]] = [list(table[table.row == row].itertuples()) for row in rows]
     lines = [[(line, of_train[line.train_row]) for line in part] for part in parts]
     about = f"{run.name}: {len(rows)} items of {split}, {train.sizes()[1]:,} training rows"
     groups = list(zip(rows, looks(data, split, items).values(), lines, strict=True))
