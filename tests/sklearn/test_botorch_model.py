@@ -131,7 +131,7 @@ def fitted(folder, x: torch.Tensor, y: torch.Tensor) -> BoTorchModel:
     labels = ((y - y.mean()) / y.std()).float()
     batches = TensorBatches(2 * x.float() - 1, labels, len(x), chains=8)
     drawn = bdl.sample(
-        net, bdl.GaussianNLL(0.03), batches, folder, steps=800, lr=0.02, dynamics=bdl.MCLMC(adapt_steps=400), chains=8
+        net, bdl.GaussianNLL(0.05), batches, folder, steps=2000, lr=0.02, dynamics=bdl.MCLMC(adapt_steps=1000), chains=8
     )
     return BoTorchModel(drawn, x_mean=0.5, x_std=0.5, y_mean=y.mean(), y_std=y.std(), samples=100)
 
