@@ -139,17 +139,17 @@ def fitted(folder, x: torch.Tensor, y: torch.Tensor) -> BoTorchModel:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_branin_is_optimised(tmp_path):
-    """22 evaluations come within 0.1 of the minimum; of as many random ones, in 200 repetitions, fewer than 10 % do.
+    """36 evaluations, 24 of them at random, come within 0.1 of the minimum; of 36 at random fewer than 10 % do.
 
     The functions are of minus its logarithm, whose values do not span three decades.
     """
     problem, random = Branin().to(D64), torch.Generator().manual_seed(0)
     low, high = problem.bounds
     value = lambda x: -problem(low + (high - low) * x).log().unsqueeze(-1)  # noqa: E731
-    by_chance = value(torch.rand(200, 22, 2, dtype=D64, generator=random))[..., 0].max(1).values
-    x = torch.rand(8, 2, dtype=D64, generator=random)
+    by_chance = value(torch.rand(200, 36, 2, dtype=D64, generator=random))[..., 0].max(1).values
+    x = torch.rand(24, 2, dtype=D64, generator=random)
     unit = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=D64)
-    for step in range(14):
+    for step in range(12):
         model = fitted(tmp_path / str(step), x, value(x))
         found, _ = optimize_acqf(
             qLogExpectedImprovement(model, best_f=value(x).max()),
