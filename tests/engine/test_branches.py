@@ -19,8 +19,9 @@ import bdl
 from bdl.data import TensorBatches
 from bdl.engine.branches import MOST, Branches
 from bdl.engine.choose import choose_gradient, of_stack
-from bdl.engine.gradient import Autograd, InTurn, OnLeaves, Recorded
+from bdl.engine.gradient import Autograd, InTurn, OnLeaves
 from bdl.engine.mlp_gradient import MLPGradient
+from bdl.engine.recorded import Recorded
 from bdl.models import MLP
 from bdl.models.resnet import FilterResponseNorm
 
@@ -80,7 +81,7 @@ def test_branches_are_a_loop(name, chains, simulated):
 
 def test_mixed_precision_casts_the_forward_pass_alone(monkeypatch):
     """In bf16 the branches have the losses and gradients of autograd, whose backward pass casts nothing by itself."""
-    monkeypatch.setattr("bdl.engine.choose.recorder_for", lambda device: lambda work: (work, work()))
+    monkeypatch.setattr("bdl.engine.choose.recorder_for", lambda device: lambda work, streams: (work, work()))
     torch.manual_seed(0)
     stack = bdl.ChainStack(conv(FilterResponseNorm), 3, method="branches")
     autograd = of_stack(stack, NLL)

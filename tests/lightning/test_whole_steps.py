@@ -7,7 +7,7 @@ are compared within rounding, and random streams to the bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -295,3 +295,11 @@ def test_walks_begin_once_a_pilot_has_found_the_bins(tmp_path, simulated, monkey
     made = fit(tmp_path / "a", case, steps=steps)
     assert made.sampler.reweighting.histogram.updates > 100 and 100 < walks.all < steps - 100
     assert_same(made, fit(tmp_path / "b", case, EveryBatch(), steps=steps))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ("sghmc", "sgnht", "awsghmc", "mclmc"))
+def test_a_hundred_steps_have_half_as_many_launches_and_two_waits(tmp_path, simulated, monkeypatch, name):
+    walks, case = Walks(monkeypatch, 100), replace(CASES[name], lr=lambda step: 0.01, temperature=None)
+    fit(tmp_path, case, Sees(100), steps=200)
+    assert walks.steps > 95 and walks.each <= 0.6 and walks.seen.waits.total() <= 2, walks.seen
