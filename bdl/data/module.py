@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Subset
 
 from bdl.batch import count_items, structure
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
-from bdl.data.values import Task
+from bdl.data.values import Frame, Task
 from bdl.errors import ConfigError
 from bdl.lean import L
 
@@ -103,6 +103,13 @@ class DataModule(L.LightningDataModule):
         """Plain values that make inputs of new data and undo the standardisation of targets; None where there are none.
 
         A run keeps them in `preprocessing.json`.
+        """
+        return None
+
+    def as_written(self, split: str, items: Sequence[int]) -> Frame | None:
+        """These items as their file has them, a row for each and all columns; None for data of another form.
+
+        The index has the numbers of the rows in the file, from 0.
         """
         return None
 

@@ -91,6 +91,9 @@ class TableDataModule(TensorDataModule):
         kept = {s: rows_with_targets(frame, columns.targets, places[s]) for s, frame in frames.items()}
         tables = {s: Rows(dict(frame.items()), kept[s]) for s, frame in frames.items()}
         rows = split.rows(tables, place, reading.day_first)
+        self._lines = {s: part[columns.targets[0]].index for s, part in rows.items()}
+        self._files = {s: (readings.get(s, of_run), *files.get(s, files["train"])) for s in rows}
+        self._in_one_file = not split.all_rows
         names = columns.inputs(rows["train"].columns, split)
         numbers = [name for name in (*columns.targets, *names) if name not in columns.categorical]
         warn_of_codes(frames["train"], numbers, reading.missing, place, reading.day_first)
@@ -128,6 +131,12 @@ class TableDataModule(TensorDataModule):
         x, y = self.splits["train"]
         other._use(TensorBatches(x, y, count_batch(batch_size, len(y)), **batching))
         return other
+
+    def as_written(self, split: str, items: Sequence[int]) -> Frame | None:
+        if not self._in_one_file:
+            return None
+        reading, key, path = self._files[split]
+        return reading.read(path, key, self.encoding.inputs.names).loc[self._lines[split][list(items)]]
 
     def _weigh(
         self, rows: Mapping[str, Rows], column: str, places: Mapping[str, str], **batching: Unpack[Batching]

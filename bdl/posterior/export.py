@@ -68,13 +68,17 @@ class PosteriorModule(nn.Module):
         return super().train(False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        means = expected(*self.of_each(*args, **kwargs))
+        return torch.tensordot(self.weights.to(means.dtype), means, 1)
+
+    def of_each(self, *args: Any, **kwargs: Any) -> tuple[Likelihood, Tensor]:
+        """What the outputs mean, and the outputs (S, n, ...) of each network; gradients reach the inputs."""
         tensors = named_tensors(self.net)
         forward = Forward(self.net, self.method, [name for name in tensors if name not in self.stacked])
-        outputs = forward({name: tensors[name] for name in self.stacked}, inputs_of_call(args, kwargs))  # (S, n, ...)
+        outputs = forward({name: tensors[name] for name in self.stacked}, inputs_of_call(args, kwargs))
         likelihood = likelihood_of(self.law, outputs.shape[-1], outputs.ndim - 1)
         assert likelihood is not None
-        means = expected(likelihood.unweighted, outputs)
-        return torch.tensordot(self.weights.to(means.dtype), means, 1)
+        return likelihood.unweighted, outputs
 
     def to_onnx(self, path: str | Path, *inputs: Tensor) -> None:
         """Write an ONNX file, for inputs of these shapes and any number of items.
@@ -112,9 +116,10 @@ def gathered_networks(groups: Iterable[Group], weights: Mapping[Key, float]) -> 
     """The tensors (S, ...) of the networks that have a weight, and these weights (S,)."""
     parts, of_network = [], []
     for group in groups:
-        rows = [i for i, key in enumerate(group.keys) if key in weights]
+        keys = group.keys  # made anew whenever they are asked for
+        rows = [i for i, key in enumerate(keys) if key in weights]
         parts.append({name: values[rows] for name, values in group.tensors.items()})
-        of_network += [weights[group.keys[i]] for i in rows]
+        of_network += [weights[keys[i]] for i in rows]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}, torch.tensor(of_network)
 
 

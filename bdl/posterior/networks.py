@@ -190,7 +190,7 @@ class StoredNetworks(Shown):
 
         Raises ConfigError in one line where neither the run nor the caller of `load` says so.
         """
-        return self._weighted_likelihood(self.batches(data)).unweighted
+        return self.weighted_likelihood(self.batches(data)).unweighted
 
     def batches(self, data: Data) -> Batches:
         """The data as batches of the types and on the device of the networks; `Batches` are returned as they are."""
@@ -204,9 +204,10 @@ class StoredNetworks(Shown):
 
     def _labelled(self, data: Data) -> LabelledOutputs:
         batches = self.batches(data)
-        return LabelledOutputs(self.stored, batches, self._weighted_likelihood(batches))
+        return LabelledOutputs(self.stored, batches, self.weighted_likelihood(batches))
 
-    def _weighted_likelihood(self, batches: Batches) -> Likelihood:
+    def weighted_likelihood(self, batches: Batches) -> Likelihood:
+        """`likelihood` with the weights of rows that the run has sampled with, which its `split` takes from y."""
         return likelihood_for(self._law(), self.net, batches)
 
     def _law(self) -> Any:

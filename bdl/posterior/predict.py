@@ -37,6 +37,7 @@ from bdl.posterior.tensors import sampled_part
 INTERNAL = {
     "batches", "diverged", "frozen", "given_likelihood", "keyed", "opened", "part", "predicted", "read",
     "read_record", "recorded", "records", "shown", "stored", "stores", "thinned_from",
+    "weighted_likelihood",
 }  # fmt: skip
 RunDirs = str | Path | Sequence[str | Path]
 P = TypeVar("P", bound=AnyPrediction, covariant=True)  # what `predict` returns, where `load` is given a likelihood
@@ -51,6 +52,7 @@ class Posterior(StoredNetworks, Generic[P]):
     """
 
     distil = PartMethod()
+    influence = PartMethod()
     thin = PartMethod()
     save = PartMethod()
 

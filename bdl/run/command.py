@@ -39,6 +39,7 @@ OF_FOLDERS = {
     "predict": "run",
     "verify": "run",
     "compare": "runs",
+    "influence": "run",
     "llc": "run",
     "distil": "run",
     "calibrate": "run",

@@ -30,6 +30,7 @@ from bdl.run.records import (
     CONTINUED,
     DISTILLED,
     EVALUATION,
+    INFLUENCE,
     METRICS,
     PREPROCESSING,
     REFIT,
@@ -218,7 +219,7 @@ class RunDirectory:
 
 def refuse_links_of(run: Path) -> None:
     """What every writer asks first: raise ConfigError for a link where a folder or a record of a run belongs."""
-    inside = [Path(name) for name in (*FOLDERS, REFIT, EVALUATION, DISTILLED, CONTINUED)]
+    inside = [Path(name) for name in (*FOLDERS, REFIT, EVALUATION, DISTILLED, INFLUENCE, CONTINUED)]
     folders = dict.fromkeys(place for name in inside for place in (*list(name.parents)[-2::-1], name))
     refuse_links(*(run / place for place in folders), *sorted(run.glob("manifest*.jsonl")), run / OWNER)
 

@@ -18,6 +18,7 @@ ABOUT = {
     "predict": "Predict the rows of a table with the samples of one or several runs.",
     "verify": "Verify every file of a run directory.",
     "compare": "Compare runs side by side, a row for each method, with means over seeds.",
+    "influence": "Tell which training rows help and harm the predictions of a run most.",
     "llc": "Measure the local learning coefficient of a run's trained network.",
     "distil": "Train one network on the average over the samples of a run, and say what it loses.",
     "status": "Say how runs and the jobs of sweeps stand: waiting, running, ended, failed or killed.",

@@ -25,6 +25,7 @@ CALIBRATION = "calibration.json"
 DEEPEST = 50  # levels of parts within parts in a config.yaml
 EVALUATION = "evaluation"  # the folder in a run of what `evaluate` makes, unless another one is named
 DISTILLED = "distilled"  # the folder in a run of the network that `distil` makes, unless another one is named
+INFLUENCE = "influence"  # the folder in a run of what `influence` makes, unless another one is named
 REFIT = "refit"  # the folder in a run of the posterior that `refit=all` samples from all rows
 CONTINUED = "continued"  # the folder in a run of the states that `keep=true` stores
 # Listed in the manifest of the whole run

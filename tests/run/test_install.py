@@ -63,7 +63,9 @@ def test_the_command_lists_its_commands(capsys, monkeypatch):
     assert "evalute is not a command (did you mean evaluate?)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["evaluate", "predict", "verify", "compare", "llc", "distil", "calibrate"])
+@pytest.mark.parametrize(
+    "name", ["evaluate", "predict", "verify", "compare", "llc", "influence", "distil", "calibrate"]
+)
 def test_the_help_of_a_command_explains_each_of_its_keys(name, capsys, monkeypatch):
     from bdl.run import command
 

@@ -1,0 +1,1 @@
+"""Which training items made a posterior say what it says."""

@@ -1,0 +1,8 @@
+"""The training rows that help and harm the predictions of a run most. See conf/influence.yaml."""
+
+from __future__ import annotations
+
+from bdl.run.command import run_command
+
+if __name__ == "__main__":
+    run_command("influence")
