@@ -158,8 +158,6 @@ def tree(
     seed: int,
 ) -> Any:
     """The DataTree of `Posterior.to_arviz`."""
-    from arviz_base import from_dict
-
     values: dict[str, dict[str, Draws]] = defaultdict(lambda: defaultdict(lambda: Draws(samples.chains)))
 
     def add(part: str, chains: Sequence[int], named: Mapping[str, Tensor]) -> None:
@@ -187,10 +185,16 @@ def tree(
     length = int(known[-1]) + 1 if len(known) else stats["lr"].shape[1]
     tables = {part: {name: draws.array(length) for name, draws in named.items()} for part, named in values.items()}
     tables["sample_stats"] = {name: column[:, :length] for name, column in stats.items()}
-    tables |= {} if labelled is None else {"observed_data": {"y": labelled.y.numpy()}}
+    return as_tree(tables | ({} if labelled is None else {"observed_data": {"y": labelled.y.numpy()}}))
+
+
+def as_tree(tables: Mapping[str, Any], **names: Any) -> Any:
+    """The DataTree of arrays (chains, draws, ...) by group and name. names: dims and coords, see `arviz_base.from_dict`."""
+    from arviz_base import from_dict
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # an ensemble has few draws
-        return from_dict(tables)
+        return from_dict(tables, **names)
 
 
 def projected(tensors: Mapping[str, Tensor], directions: int) -> dict[str, Tensor]:
@@ -201,7 +205,7 @@ def projected(tensors: Mapping[str, Tensor], directions: int) -> dict[str, Tenso
     """
     total, size = torch.zeros((), dtype=torch.float64), 0
     for name, tensor in tensors.items():
-        values = tensor.cpu().double().flatten(1)  # (k, d)
+        values = tensor.cpu().double().reshape(len(tensor), -1)  # (k, d)
         random = generator("cpu", "projection", name)
         total = total + values @ torch.randn(values.shape[1], directions, generator=random, dtype=torch.float64)
         size += values.shape[1]

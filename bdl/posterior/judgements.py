@@ -38,6 +38,7 @@ COUNTED = 3.0  # independent draws of a chain; with fewer its ESS is not known, 
 RHAT = 1.05  # the largest of all items; 1.02 at most where chains have converged
 ENERGY_DRIFT = 0.3  # standard deviations of the energy; 0.21 at most where converged
 ENERGY_DRIFT_T = 4.0  # standard errors; noise exceeds them in 3 of 100 runs of 4 chains, and ENERGY_DRIFT hardly ever
+PARAMETERS = "parameters"  # a metric: numbers of named parameters that were compared in place of predictions
 
 
 class Numbers(dict[str, float]):
