@@ -16,7 +16,7 @@ from bdl.batch import tensors_in
 from bdl.contrib.density.network import Density, Parameters
 from bdl.data.fingerprint import digest
 from bdl.errors import ConfigError
-from bdl.identity import code_of, type_name
+from bdl.identity import code_of, identity
 
 RADIUS = 2.0  # starts are uniform within it in the free values, as those of Stan and Pyro
 
@@ -47,29 +47,30 @@ def from_pyro(model: Callable[..., Any], *args: Any, init: Mapping[str, Any] | N
 
     with torch.random.fork_rng(devices=[]):
         nodes = poutine.trace(model).get_trace(*args, **kwargs).nodes
-    plates = {name for name, site in nodes.items() if type(site["fn"]).__name__ == "_Subsample"}
+    plates = {name for name, site in nodes.items() if type(site.get("fn")).__name__ == "_Subsample"}
     sites = {name: site for name, site in nodes.items() if site["type"] == "sample" and name not in plates}
     latent = {name: site for name, site in sites.items() if not site["is_observed"]}
     plate, total, size = batched_plate(sites, latent)
     transforms = {name: biject_to(site["fn"].support) for name, site in latent.items()}
 
     def of_rows(parameters: Parameters, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The log prior, and the log likelihoods (B,) of exactly as many rows as the plate takes."""
-        found = run(parameters if plate is None else {**parameters, plate: rows})
-        prior, items = torch.zeros(()), torch.zeros(len(rows))
-        for site in found.values():
+        """The log prior, and the log likelihoods (B,) of as many rows as the plate takes."""
+        found = run({**parameters, plate: rows} if size < total else parameters)
+        prior, items = torch.zeros(()), torch.zeros(size)
+        for name, site in found.items():
             value = site["fn"].log_prob(site["value"])
-            value = value if site["mask"] is None else torch.where(torch.as_tensor(site["mask"]), value, 0.0)
-            if (axis := axis_of(site, plate)) is None:  # seen once, whatever the rows
-                prior = prior + (value * site["scale"]).sum()
-            else:
-                each = (value * site["scale"]).movedim(axis, 0).reshape(len(rows), -1)
-                items = items + each.sum(1) * size / total  # the plate has scaled them by its inverse
+            value = site["scale"] * (value if site["mask"] is None else torch.where(site["mask"], value, 0.0))
+            axis = next((f.dim for f in site["cond_indep_stack"] if f.name == plate), None)
+            if axis is None or name in latent:  # seen once, whatever the rows
+                prior = prior + value.sum()
+            else:  # the plate has scaled the rows of a batch up to all
+                items = items + value.movedim(axis, 0).reshape(size, -1).sum(1) * size / total
         return prior, items
 
     def terms(parameters: Parameters, rows: Tensor) -> tuple[Tensor, Tensor]:
-        if len(rows) == size:
-            return of_rows(parameters, rows)
+        if size == total:
+            prior, items = of_rows(parameters, rows)
+            return prior, items[rows]
         blocks = math.ceil(len(rows) / size)  # a plate takes as many rows as it names, so the last block repeats some
         padded = rows[torch.arange(blocks * size) % len(rows)].view(blocks, size)
         prior, items = vmap(lambda block: of_rows(parameters, block))(padded)
@@ -82,33 +83,29 @@ def from_pyro(model: Callable[..., Any], *args: Any, init: Mapping[str, Any] | N
             found[name] = transforms[name](RADIUS * (2 * torch.rand_like(free) - 1))
         return found
 
-    dims = {name: [f.name for f in sorted(site["cond_indep_stack"], key=lambda f: f.dim)] for name, site in latent.items()}
-    about = {"model": type_name(model) if hasattr(model, "__qualname__") else type_name(type(model)), "code": code_of(model)}
-    described = {**about, "data": digest(list(tensors_in([*args, kwargs])))}
+    dims = {k: [f.name for f in sorted(s["cond_indep_stack"], key=lambda f: f.dim)] for k, s in latent.items()}
+    described = {"model": identity(model), "code": code_of(model), "data": digest(list(tensors_in([*args, kwargs])))}
     return Density(terms, init or drawn, total, transforms, described, size, dims)
 
 
-def batched_plate(sites: Mapping[str, Any], latent: Mapping[str, Any]) -> tuple[str | None, int, int]:
-    """The subsampled plate of the observed sites, its full size, and its rows of a batch; (None, 1, 1) without one."""
+def batched_plate(sites: Mapping[str, Any], latent: Mapping[str, Any]) -> tuple[str, int, int]:
+    """The plate whose rows make batches, all its rows, and those of a batch: the subsampled one, or one of all observed
+    sites; without either the model is one row. Raises ConfigError, see `from_pyro`."""
     for name, site in latent.items():
-        if getattr(site["fn"], "support", None) is None or site["fn"].support.is_discrete:
+        if site["fn"].support.is_discrete:
             raise ConfigError(f"the latent variable {name} is discrete, and chains move along gradients: sum it out")
-    if len(latent) == len(sites):
-        raise ConfigError("the model has no observed site: give one obs=")
+    observed = [site["cond_indep_stack"] for name, site in sites.items() if name not in latent]
+    if not observed or not latent:
+        raise ConfigError("the model needs a latent variable, and an observed site, which has obs=")
     frames = {f.name: f for site in sites.values() for f in site["cond_indep_stack"] if f.full_size != f.size}
     if len(frames) > 1:
         raise ConfigError(f"several plates are subsampled ({', '.join(frames)}), and a batch has rows of one")
-    for name, frame in frames.items():
-        inside = [k for k, site in latent.items() if any(f.name == name for f in site["cond_indep_stack"])]
-        if inside:
+    for name in frames:
+        if inside := [k for k, site in latent.items() if any(f.name == name for f in site["cond_indep_stack"])]:
             raise ConfigError(
-                f"the latent variable {inside[0]} lies in the subsampled plate {name}, so that a batch has a part of it "
-                "only: draw it outside, for all rows, and index it by those of the plate"
+                f"the latent variable {inside[0]} lies in the subsampled plate {name}, and a batch has a part of it: "
+                "draw it outside, for all rows, and index it by those of the plate"
             )
-        return name, frame.full_size, frame.size
-    return None, 1, 1
-
-
-def axis_of(site: Mapping[str, Any], plate: str | None) -> int | None:
-    """The axis of the log densities of a site along which the rows of the plate lie; None outside the plate."""
-    return next((f.dim for f in site["cond_indep_stack"] if f.name == plate), None)
+    shared = [f for f in observed[0] if all(any(f.name == g.name for g in other) for other in observed)]
+    frame = next(iter([*frames.values(), *shared]), None)
+    return ("", 1, 1) if frame is None else (frame.name, frame.full_size, frame.size)

@@ -189,7 +189,7 @@ def tree(
 
 
 def as_tree(tables: Mapping[str, Any], **names: Any) -> Any:
-    """The DataTree of arrays (chains, draws, ...) by group and name. names: dims and coords, see `arviz_base.from_dict`."""
+    """The DataTree of arrays (chains, draws, ...) by group and name. names: dims and coords of `from_dict`."""
     from arviz_base import from_dict
 
     with warnings.catch_warnings():

@@ -76,7 +76,7 @@ class DensityNetwork(nn.Module):
     """A density as a network, which maps rows (n,) to log p(y_i | θ) + log p(θ) / N, (n, 1); their sum over all N rows
     is the log density.
 
-    Its parameters are the free values, under the names `free/NAME`. log p(θ) has the log Jacobian of the transforms.
+    Its parameters are the free values. log p(θ) has the log Jacobian of the transforms.
 
     Raises ConfigError for values that no transform reaches.
     """
@@ -84,7 +84,7 @@ class DensityNetwork(nn.Module):
     def __init__(self, density: Density, values: Mapping[str, Any]):
         super().__init__()
         self._density, self.described = density, density.described  # public attributes tell networks apart
-        self.paths = {name: f"free/{name}".replace(".", "/") for name in values}  # torch takes no dots in names
+        self.paths = {name: name.replace(".", "/") for name in values}  # torch takes no dots in names
         if unknown := sorted(density.transforms.keys() - values.keys()):
             raise ConfigError(f"constraints name {unknown[0]!r}, of which init has no value: {', '.join(values)}")
         for name, path in self.paths.items():
@@ -94,6 +94,8 @@ class DensityNetwork(nn.Module):
             if not bool(free.isfinite().all()):
                 limit = density.transforms[name].codomain if name in density.transforms else "finite numbers"
                 raise ConfigError(f"init of {name} must lie inside {limit}, got {value.flatten()[:5].tolist()}")
+            if hasattr(self, path):
+                raise ConfigError(f"a parameter cannot be called {name!r}, as parts of torch's modules are: rename it")
             self.register_parameter(path, nn.Parameter(free))
 
     def forward(self, rows: Tensor) -> Tensor:

@@ -102,7 +102,9 @@ def sample_from(
     Raises ConfigError as `sample_density` does.
     """
     if refused := sorted({"prior", "num_data", "loss", "test", "start"} & arguments.keys()):
-        raise ConfigError(f"{refused[0]} is no argument here: the density says prior, N and start, and parameters judge")
+        raise ConfigError(
+            f"{refused[0]} is no argument here: the density says prior, N and start, and parameters judge"
+        )
     check_whole("chains", chains)
     if density.num_data < 1:
         raise ConfigError("data must hold rows: give a tensor (N, ...), or a tuple or a dict of them")
