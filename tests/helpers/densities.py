@@ -1,13 +1,8 @@
-"""Three models of the textbooks as functions of named parameters, and as models of Pyro; NUTS on the latter.
-
-python densities.py NAME [draws] prints the means, standard deviations and Monte Carlo errors that REFERENCES has.
-"""
+"""Three models of the textbooks as functions of named parameters, and as models of Pyro."""
 
 from __future__ import annotations
 
 import functools
-import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributions import (
-    Bernoulli, Categorical, Dirichlet, HalfCauchy, HalfNormal, MixtureSameFamily, Normal, constraints,
-)  # fmt: skip
+    Bernoulli,
+    Categorical,
+    Dirichlet,
+    HalfCauchy,
+    HalfNormal,
+    MixtureSameFamily,
+    Normal,
+    constraints,
+)
 
 from bdl.contrib.density.ordered import ordered
 
@@ -127,9 +129,13 @@ def in_pyro(name: str, batch_size: int | None = None) -> tuple[Callable[..., Any
             pyro.sample("obs", dist.Bernoulli(logits=alpha[group[rows]] + x[rows] @ beta), obs=y[rows])
 
     def of_points(y: Tensor) -> None:
-        law = dist.TransformedDistribution(dist.Normal(0.0, 1.0).expand([3]).to_event(1), dist.transforms.OrderedTransform())
+        law = dist.TransformedDistribution(
+            dist.Normal(0.0, 1.0).expand([3]).to_event(1), dist.transforms.OrderedTransform()
+        )
         means = pyro.sample("means", law)
-        pyro.factor("ordered", dist.Normal(0.0, 5.0).log_prob(means).sum() - law.log_prob(means))  # that of normal means
+        pyro.factor(
+            "ordered", dist.Normal(0.0, 5.0).log_prob(means).sum() - law.log_prob(means)
+        )  # that of normal means
         shares = pyro.sample("shares", dist.Dirichlet(torch.full((3,), 2.0)))
         std = pyro.sample("std", dist.HalfNormal(1.0))
         with pyro.plate("points", len(y), subsample_size=batch_size) as rows:
@@ -141,31 +147,3 @@ def in_pyro(name: str, batch_size: int | None = None) -> tuple[Callable[..., Any
     if name == "logistic":
         return of_groups, (data["x"], data["group"], data["y"])
     return of_schools, (data["std"], data["y"])
-
-
-# Means, standard deviations and Monte Carlo errors of the means by NUTS of Pyro 1.9.2
-REFERENCES: dict[str, dict[str, dict[str, list[float]]]] = {}
-
-if __name__ == "__main__":
-    import arviz_stats
-    import pyro
-    from arviz_base import from_dict
-    from pyro.infer import MCMC, NUTS
-
-    name, draws = sys.argv[1], int((*sys.argv[2:], 2000)[0])
-    torch.set_num_threads(1)
-    pyro.set_rng_seed(0)
-    model, arguments = in_pyro(name)
-    chains = []
-    for _ in range(4):
-        chain = MCMC(NUTS(model, target_accept_prob=0.9), num_samples=draws, warmup_steps=300, disable_progbar=True)
-        chain.run(*arguments)
-        chains.append(chain.get_samples())
-    tree = from_dict({"posterior": {k: torch.stack([c[k] for c in chains]).numpy() for k in chains[0]}})
-    table = arviz_stats.summary(tree, round_to="none")
-    print(table, file=sys.stderr)
-    found = {k: {c: [] for c in ("mean", "sd", "mcse_mean")} for k in chains[0]}
-    for row, values in table.iterrows():
-        for column, numbers in found[str(row).partition("[")[0]].items():
-            numbers.append(round(float(values[column]), 5))
-    print(json.dumps({name: found}))
