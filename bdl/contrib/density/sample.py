@@ -121,8 +121,10 @@ def sample_from(
         problem = Problem(stack, DensityNLL(), (rows, nothing), len(rows), size, seed=seed, train=False)
         lr = find_lr(problem, dynamics, bdl.Uniform(), steps)
     report = DensityReport(density)
+    # T_eff is right for independent batches; over a shuffled epoch their noise cancels in part
+    batches = bdl.data.TensorBatches(rows, nothing, size, chains=chains, seed=seed, replacement=size < len(rows))
     posterior = sample(
-        stack, DensityNLL(), bdl.data.TensorBatches(rows, nothing, size, chains=chains, seed=seed), run_dir,
+        stack, DensityNLL(), batches, run_dir,
         steps=steps, lr=lr, dynamics=dynamics, prior=bdl.Uniform(), seed=seed,
         callbacks=[report, *arguments.pop("callbacks", ())], **arguments,
     )  # fmt: skip
