@@ -1,6 +1,7 @@
-"""An independent reference for test_density.py: NUTS from blackjax on the three models, written anew in JAX.
+"""An independent reference for test_against_nuts.py: NUTS from blackjax on the three models, written anew in JAX.
 
 python nuts_densities.py NAME DRAWS prints a JSON of means, standard deviations and Monte Carlo errors of the means.
+nuts_densities.json has them: of 8 chains of 4000 draws of eight_schools, 1500 of mixture, 1000 of logistic.
 """
 
 from __future__ import annotations

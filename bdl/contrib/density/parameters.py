@@ -13,6 +13,7 @@ import torch
 import bdl
 from bdl.contrib.density.network import Density, DensityNetwork
 from bdl.display import Shown
+from bdl.law.thermometer import FEW_STATES, GRADIENTS
 from bdl.lean import L
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import callbacks_of, find_sampler
@@ -24,6 +25,8 @@ from bdl.posterior.traces import TraceColumns, write_trace
 from bdl.posterior.verdict import Verdict, verdict
 from bdl.run.in_python import law_of
 from bdl.run.records import METRICS, write_metrics
+
+STATES, SHARE = 12, 0.25  # of a chain, whose T is read by all rows, and the most of the run's gradients they may take
 
 
 class DensityPosterior(Shown):
@@ -131,7 +134,10 @@ class DensityReport(StepCallback):
         write_trace(run, sampler.stack, trace)
         networks = bdl.Posterior.opened(run, pl_module.net, likelihood=pl_module.loss)
         posterior = DensityPosterior(networks, self.density, {})
-        self.metrics = judge(posterior, trace, law_of(trainer, pl_module, networks, sampler))
+        work = sampler.steps * (self.density.batch_size or self.density.num_data)  # rows whose gradients were taken
+        states = min(STATES, int(SHARE * work / (GRADIENTS * self.density.num_data)))
+        law = law_of(trainer, pl_module, networks, sampler, states if states >= FEW_STATES else None)
+        self.metrics = judge(posterior, trace, law)
         judged = verdict(self.metrics)
         self.metrics |= judged.numbers
         write_metrics(run / METRICS, self.metrics)

@@ -23,7 +23,6 @@ from bdl.errors import BdlWarning, ConfigError, check_whole
 from bdl.identity import code_of
 from bdl.run.in_python import sample
 from bdl.samplers.dynamics.base import Transition
-from bdl.tune.sampler import ON_BATCHES
 from bdl.tune.trial import Problem
 
 
@@ -85,7 +84,7 @@ def sample_from(
     *,
     steps: int,
     lr: float | None = None,
-    dynamics: Transition = ON_BATCHES,
+    dynamics: Transition = bdl.BAOAB(0.1),  # noqa: B008
     chains: int = 8,
     seed: int = 0,
     **arguments: Any,
