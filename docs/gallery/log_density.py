@@ -16,8 +16,8 @@ effect = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])  # of coach
 error = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 
 # %% [markdown]
-# The effect of school j is `mu + tau * eta[j]`. `log_likelihood` returns a number for each row that it is given. `tau` is
-# positive: torch's transform and its Jacobian are added. `mu` has a scale, so that one step size suits all parameters.
+# The effect of school j is `mu + tau * eta[j]`. `log_likelihood` returns a number for each row that it is given. `tau`
+# is positive: torch's transform and its Jacobian are added. `mu` has a scale, so that one step size suits all.
 
 
 # %%
@@ -74,7 +74,9 @@ theta = theta.reshape(-1, 8)
 places = torch.arange(8).numpy()
 axes[0].errorbar(places - 0.12, effect, error, fmt="o", color="0.6", label="measured, ± 1 standard error")
 axes[0].errorbar(places + 0.12, theta.mean(0), theta.std(0), fmt="o", color="C0", label="posterior, ± 1 std")
-axes[0].set(title="Eight schools", ylabel="effect (points)", xticks=places, xticklabels=list("ABCDEFGH"), ylim=(-25, 58))
+axes[0].set(
+    title="Eight schools", ylabel="effect (points)", xticks=places, xticklabels=list("ABCDEFGH"), ylim=(-25, 58)
+)
 axes[0].legend(loc="upper right", fontsize=8)
 exact = Normal(y.mean(), 1.5 / len(y) ** 0.5)
 wide = Normal(exact.loc, exact.scale * heat**0.5)

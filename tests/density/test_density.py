@@ -9,7 +9,7 @@ import pytest
 import torch
 from densities import MODELS, eight_schools
 from torch import Tensor
-from torch.distributions import Normal, constraints
+from torch.distributions import AffineTransform, Normal, constraints
 
 import bdl
 from bdl.contrib.density.network import Density
@@ -103,7 +103,8 @@ def test_the_same_call_returns_the_samples_and_other_data_are_refused(normal: De
     again = bdl.sample_density(**NORMAL, run_dir=run, **SHORT)
     np.testing.assert_array_equal(again.draws()["centre"], normal.draws()["centre"])
     assert again.metrics.keys() == normal.metrics.keys()
-    for changed in (dict(data=Y + 1), dict(log_prior=lambda p: 2 * log_prior(p))):
+    wider = {"centre": AffineTransform(0.0, 2.0)}
+    for changed in (dict(data=Y + 1), dict(log_prior=lambda p: 2 * log_prior(p)), dict(constraints=wider)):
         with pytest.raises(ConfigError, match="holds another run: model"):
             bdl.sample_density(**{**NORMAL, **changed}, run_dir=run, **SHORT)
 
@@ -148,7 +149,8 @@ REFUSED = {
     "not finite": (dict(log_prior=lambda p: log_prior(p) - math.inf), "log_prior is not finite at the start"),
     "another name": (dict(log_prior=lambda p: log_prior({"centre": p["center"]})), "evaluated at the start: KeyError"),
     "a name of torch": (dict(init={"train": 0.0}), "cannot be called 'train'"),
-    "no rows": (dict(data=Y[:0]), "data must hold rows"),
+    "no rows": (dict(data=Y[:0]), r"data must be tensors .*, got \{0: 0\}"),
+    "lengths": (dict(data={"y": Y, "x": Y[1:]}), "got {'y': 1000, 'x': 999}"),
     "a prior": (dict(prior=bdl.Gaussian()), "prior is no argument here"),
 }
 

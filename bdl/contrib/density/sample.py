@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Transform, biject_to
+from torch.distributions import ComposeTransform, Transform, biject_to
 from torch.distributions.constraints import Constraint
 
 import bdl
@@ -20,7 +20,7 @@ from bdl.contrib.landscape.coefficient import find_lr
 from bdl.data.fingerprint import digest
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError, check_whole
-from bdl.identity import code_of
+from bdl.identity import code_of, identity
 from bdl.run.in_python import sample
 from bdl.samplers.dynamics.base import Transition
 from bdl.tune.trial import Problem
@@ -61,7 +61,7 @@ def sample_density(
     Raises ConfigError for a density without finite values at the start, of which it says the reason, for settings that
     cannot be sampled, and for a folder with another run.
     """
-    data = map_tensors(torch.Tensor.detach, data) if not isinstance(data, (list, float, int)) else torch.tensor(data)
+    data = as_tensors(data)
     moved: dict[torch.device, Any] = {}
 
     def terms(parameters: Parameters, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,7 +72,7 @@ def sample_density(
     bijections = {name: as_transform(name, each) for name, each in (constraints or {}).items()}
     described = {
         "log_prior": code_of(log_prior), "log_likelihood": code_of(log_likelihood), "data": digest(data),
-        "constraints": {name: str(each) for name, each in bijections.items()},
+        "constraints": {name: told(each) for name, each in bijections.items()},
     }  # fmt: skip
     density = Density(terms, init, count_items(data), bijections, described, batch_size, dims or {}, coords or {})
     return sample_from(density, run_dir, **sampling)
@@ -101,12 +101,8 @@ def sample_from(
     Raises ConfigError as `sample_density` does.
     """
     if refused := sorted({"prior", "num_data", "loss", "test", "start"} & arguments.keys()):
-        raise ConfigError(
-            f"{refused[0]} is no argument here: the density says prior, N and start, and parameters judge"
-        )
+        raise ConfigError(f"{refused[0]} is no argument here: the density says prior, N and start; parameters judge")
     check_whole("chains", chains)
-    if density.num_data < 1:
-        raise ConfigError("data must hold rows: give a tensor (N, ...), or a tuple or a dict of them")
     size = density.num_data if density.batch_size is None else density.batch_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -141,6 +137,26 @@ def as_transform(name: str, constraint: Any) -> Transform:
             f"constraints[{name!r}] must be a constraint that torch.distributions.biject_to knows, or a Transform, got "
             f"{constraint!r}"
         ) from error
+
+
+def told(transform: Transform) -> Any:
+    """What tells a transform from others, as plain values."""
+    if isinstance(transform, ComposeTransform):
+        return [told(part) for part in transform.parts]
+    return [str(transform), identity({k: v for k, v in vars(transform).items() if not k.startswith("_")})]
+
+
+def as_tensors(data: Any) -> Any:
+    """The data as tensors of N rows each. Raises ConfigError for none, and for tensors of different lengths."""
+    parts = dict(data) if isinstance(data, Mapping) else dict(enumerate(data if isinstance(data, tuple) else [data]))
+    parts = {name: torch.as_tensor(part).detach() for name, part in parts.items()}
+    lengths = {name: len(part) if part.ndim else 0 for name, part in parts.items()}
+    if len(set(lengths.values())) != 1 or not min(lengths.values()):
+        raise ConfigError(
+            f"data must be a tensor of rows, or a tuple or a dict of as many each, got {lengths or data!r}"
+        )
+    whole = parts if isinstance(data, Mapping) else tuple(parts.values())
+    return whole if isinstance(data, Mapping | tuple) else parts[0]
 
 
 def way_of(net: torch.nn.Module) -> Any:
