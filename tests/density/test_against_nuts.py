@@ -45,7 +45,7 @@ RUNS: dict[str, dict[str, Any]] = {
         },
     ),
     "mixture": dict(
-        batch_size=500, steps=600, lr=5.0, chains=32,
+        batch_size=500, steps=900, lr=5.0, chains=32,
         constraints={
             "means": scaled([0.027, 0.022, 0.012], OrderedBijection()), "std": scaled(0.018, ExpTransform()),
             "shares": scaled(0.05, StickBreakingTransform()),
@@ -97,5 +97,5 @@ def test_too_much_batch_noise_is_told(tmp_path):
     """Ten times the lr: widths are no longer NUTS's, T_eff says by how much, and the verdict refuses the samples."""
     found = sampled("mixture", tmp_path, lr=50.0, steps=300)
     ratios, heat = away("mixture", found)[1], found.metrics["t_eff"]
-    assert heat > 1.4 and ratios.mean() == pytest.approx(heat**0.5, rel=0.06)
+    assert heat > 1.4 and ratios.mean() > 1.3 and ratios.mean() == pytest.approx(heat**0.5, rel=0.1)
     assert found.verdict.outcome == "another temperature"

@@ -100,7 +100,7 @@ def mixture() -> Model:
     kinds: dict[str, Any] = {
         "means": ordered, "shares": constraints.simplex, "std": constraints.positive
     }  # fmt: skip
-    init = {"means": torch.tensor([-1.5, 0.5, 2.5]), "shares": torch.full((3,), 1 / 3), "std": 1.0}
+    init = {"means": torch.tensor([-1.9, 0.1, 2.9]), "shares": torch.full((3,), 1 / 3), "std": 0.7}
     return Model(log_prior, log_likelihood, init, y, kinds)
 
 

@@ -152,9 +152,7 @@ def as_tensors(data: Any) -> Any:
     parts = {name: torch.as_tensor(part).detach() for name, part in parts.items()}
     lengths = {name: len(part) if part.ndim else 0 for name, part in parts.items()}
     if len(set(lengths.values())) != 1 or not min(lengths.values()):
-        raise ConfigError(
-            f"data must be a tensor of rows, or a tuple or a dict of as many each, got {lengths or data!r}"
-        )
+        raise ConfigError(f"data must be tensors of as many rows each, and of one at least, got {lengths}")
     whole = parts if isinstance(data, Mapping) else tuple(parts.values())
     return whole if isinstance(data, Mapping | tuple) else parts[0]
 
