@@ -156,6 +156,24 @@ def test_crps_by_pairs_equals_crps_by_quadrature():
     torch.testing.assert_close(mixture.crps(y), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("apart", [0.1, 30.0], ids=["together", "far apart"])
+@pytest.mark.parametrize("widths", [0.3, 2.0, 4.0], ids="widths of e^±{}".format)
+@pytest.mark.parametrize("weights", ["equal", "unequal"])
+def test_the_quadrature_of_crps_is_all_pairs_also_where_networks_differ_in_width(apart, widths, weights, monkeypatch):
+    """Its steps are those of the bulk: some laws are e^8 times as narrow as others, and some far away."""
+    generator = torch.Generator().manual_seed(0)
+    means, log_var = apart * torch.randn(60, N, generator=generator), widths * torch.randn(60, N, generator=generator)
+    outputs = StoredOutputs()
+    outputs.add(torch.stack([means, log_var], -1))
+    w = torch.ones(60) if weights == "equal" else 0.01 + torch.rand(60, generator=generator)
+    mixture, y = PredictiveMixture(outputs, bdl.HeteroscedasticNLL(), w), torch.zeros(N, 1, dtype=D64)
+    monkeypatch.setattr("bdl.posterior.mixture.PAIR", 1e4)
+    by_quadrature = mixture.crps(y)
+    monkeypatch.setattr("bdl.posterior.mixture.PAIR", 0)
+    std = sum(mixture.moments()[1:]).sqrt()
+    torch.testing.assert_close((by_quadrature - mixture.crps(y)) / std, torch.zeros(N, 1, dtype=D64), atol=2e-5, rtol=0)
+
+
 def test_draws_have_the_law_of_the_mixture_and_one_network_each(likelihood):
     """Kolmogorov's distance of 4,000 draws is above 1.95 / sqrt(4000) once in a thousand times."""
     prediction, law, w = make(likelihood)
