@@ -226,10 +226,7 @@ def _report(
 def law_of(
     trainer: L.Trainer, module: Any, posterior: bdl.Posterior, sampler: bdl.Sampler, states: int | None = None
 ) -> dict[str, float]:
-    """What exact gradients say of the samples; {} where the loss or the order of the data is not known.
-
-    states: see `measure_law`.
-    """
+    """`measure_law` of a run; {} where the loss or the order of the data is not known."""
     loss, loader = loss_of(module), trainer.train_dataloader
     batches = in_order(loader, None)
     if loss is None or batches is None or sampler.host.group is not None:
