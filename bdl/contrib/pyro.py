@@ -38,7 +38,7 @@ def from_pyro(model: Callable[..., Any], *args: Any, init: Mapping[str, Any] | N
     """
     if find_spec("pyro") is None:
         raise ConfigError("from_pyro needs the package pyro-ppl, which is missing: pip install 'bdl[pyro]'")
-    from pyro import poutine, validation_enabled
+    from pyro import poutine, validation_enabled  # type: ignore[attr-defined]
 
     def run(data: Mapping[str, Tensor]) -> dict[str, Any]:
         with validation_enabled(False):  # it looks at values, which vmap forbids

@@ -181,7 +181,9 @@ def tree(
         for name, tensor in (projected(of_group, projections) if parameters is None else of_group).items():
             add("posterior", group.chains, name, tensor, numbers)
         first = 0
-        for block, outputs in () if labelled is None or not any(places.values()) else labelled.blocks(group):
+        if labelled is None or not any(places.values()):
+            continue
+        for block, outputs in labelled.blocks(group):
             chains, likelihood, outputs = block.chains, labelled.likelihood.of_rows(), outputs.double()
             of_block, first = numbers[first : first + len(chains)], first + len(chains)
             if places["log_likelihood"]:

@@ -40,8 +40,8 @@ schools = bdl.sample_density(
     constraints={"tau": constraints.positive, "mu": AffineTransform(0.0, 3.0)},
     dims={"eta": ["school"]},
     coords={"school": list("ABCDEFGH")},
-    chains=32,
-    steps=1000,
+    chains=64,
+    steps=1600,
     lr=0.1,
 )
 print(schools.summary().round(2))
@@ -59,8 +59,8 @@ mean = bdl.sample_density(
     batch_size=50,
     run_dir="runs/mean",
     chains=32,
-    steps=600,
-    lr=0.05,
+    steps=800,
+    lr=0.1,
     dynamics=bdl.BAOAB(friction=0.3),
 )
 heat = mean.metrics["t_eff"]
@@ -75,7 +75,7 @@ places = torch.arange(8).numpy()
 axes[0].errorbar(places - 0.12, effect, error, fmt="o", color="0.6", label="measured, ± 1 standard error")
 axes[0].errorbar(places + 0.12, theta.mean(0), theta.std(0), fmt="o", color="C0", label="posterior, ± 1 std")
 axes[0].set(
-    title="Eight schools", ylabel="effect (points)", xticks=places, xticklabels=list("ABCDEFGH"), ylim=(-25, 58)
+    title="Eight schools", ylabel="effect (points)", xticks=places, xticklabels=list("ABCDEFGH"), ylim=(-25, 62)
 )
 axes[0].legend(loc="upper right", fontsize=8)
 exact = Normal(y.mean(), 1.5 / len(y) ** 0.5)
@@ -84,6 +84,6 @@ grid = torch.linspace(exact.loc - 5 * exact.scale, exact.loc + 5 * exact.scale, 
 axes[1].hist(mean.draws()["centre"].ravel(), 40, density=True, color="C0", alpha=0.35, label="draws, batches of 50")
 axes[1].plot(grid, exact.log_prob(grid).exp(), color="0.4", label="posterior")
 axes[1].plot(grid, wide.log_prob(grid).exp(), color="C3", label=f"posterior at T_eff {heat:.2f}")
-axes[1].set(title="A mean of 1,000 numbers", xlabel="centre", yticks=[], ylim=(0, 13))
+axes[1].set(title="A mean of 1,000 numbers", xlabel="centre", yticks=[], ylim=(0, 12))
 axes[1].legend(loc="upper right", fontsize=8)
 plt.show()

@@ -50,7 +50,8 @@ class Density:
 
     def constrained(self, free: Mapping[str, Tensor]) -> Parameters:
         """The parameters (..., shape) of free values, which are any real numbers; leading axes are networks."""
-        return {k: self.transforms[k](v) if k in self.transforms else v for k, v in free.items()}
+        transforms: Mapping[str, Any] = self.transforms
+        return {k: transforms[k](v) if k in transforms else v for k, v in free.items()}
 
     def log_jacobian(self, free: Mapping[str, Tensor], parameters: Parameters) -> Tensor | float:
         """log |d parameters / d free| of one network, nats."""
@@ -90,7 +91,7 @@ class DensityNetwork(nn.Module):
         for name, path in self.paths.items():
             value = torch.as_tensor(values[name]).detach()
             value = value if value.is_floating_point() else value.to(torch.get_default_dtype())
-            free = density.transforms[name].inv(value) if name in density.transforms else value.clone()
+            free: Any = density.transforms[name].inv(value) if name in density.transforms else value.clone()
             if not bool(free.isfinite().all()):
                 limit = density.transforms[name].codomain if name in density.transforms else "finite numbers"
                 raise ConfigError(f"init of {name} must lie inside {limit}, got {value.flatten()[:5].tolist()}")

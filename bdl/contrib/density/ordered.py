@@ -21,18 +21,18 @@ ordered = Ordered()
 
 
 class OrderedBijection(Transform):
-    """x_1 = u_1,  x_k = x_(k-1) + exp(u_k)."""
+    """y_1 = x_1,  y_k = y_(k-1) + exp(x_k)."""
 
-    domain, codomain, bijective = constraints.real_vector, ordered, True
+    domain, codomain, bijective = constraints.real_vector, ordered, True  # type: ignore[assignment]
 
-    def _call(self, u: Tensor) -> Tensor:
-        return torch.cat([u[..., :1], u[..., 1:].exp()], -1).cumsum(-1)
+    def _call(self, x: Tensor) -> Tensor:
+        return torch.cat([x[..., :1], x[..., 1:].exp()], -1).cumsum(-1)
 
-    def _inverse(self, x: Tensor) -> Tensor:
-        return torch.cat([x[..., :1], x.diff(dim=-1).log()], -1)
+    def _inverse(self, y: Tensor) -> Tensor:
+        return torch.cat([y[..., :1], y.diff(dim=-1).log()], -1)
 
-    def log_abs_det_jacobian(self, u: Tensor, x: Tensor) -> Tensor:
-        return u[..., 1:].sum(-1)
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
+        return x[..., 1:].sum(-1)
 
 
 biject_to.register(Ordered, lambda constraint: OrderedBijection())

@@ -81,9 +81,9 @@ class DensityPosterior(Shown):
         of the mean. Under valid importance weights mean and sd are weighted, and mcse_mean comes from the spread of the
         chains' weighted means.
         """
-        from arviz_stats import summary  # slow to import
+        from arviz_stats.summary import summary  # slow to import
 
-        table = summary(self.to_arviz(), group="posterior", round_to="none")
+        table: Any = summary(self.to_arviz(), group="posterior", round_to="none")  # type: ignore[arg-type]
         table = table[["mean", "sd", "r_hat", "ess_bulk", "ess_tail", "mcse_mean"]].copy()
         w = self.weights()
         if np.ptp(w):
