@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -32,7 +32,7 @@ class Snapshot:
 
     def fields(self, cycle: int = 0) -> dict[str, Any]:
         """The fields of `bdl.posterior.index.Record` that the present state decides."""
-        fields = asdict(self) | {"cycle": cycle}
+        fields = vars(self) | {"cycle": cycle}
         return {name: value for name, value in fields.items() if name not in ("rows", "log_weight")}
 
 

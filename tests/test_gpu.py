@@ -28,6 +28,7 @@ from torch import Tensor, nn
 import bdl
 from bdl.data import Augment, TensorBatches
 from bdl.data.augment import Normalise
+from bdl.engine.choose import choose_gradient, of_stack
 from bdl.engine.graphs import record_on_cuda
 from bdl.models import MLP, ResNet
 from bdl.psi import lean
@@ -324,6 +325,29 @@ def test_vmap_is_the_loop_on_a_resnet(norm, chains, shared, exact, deterministic
         assert (a - b).norm() <= 1e-4 * b.norm()
 
 
+@tried_elsewhere
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16] if REAL else [torch.float32])
+def test_branches_are_the_loop_on_a_resnet(dtype, exact, deterministic):
+    """Losses, gradients and statistics after four steps, of which graphs launch three: within 1e-4 of their norm; under
+    bf16 within 0.05. Ten networks share eight streams."""
+    stacks = [bdl.ChainStack(ResNet(8), 10, seed=1, method=method).to(DEVICE) for method in ("branches", "loop")]
+    (x, y), results = images(10), []
+    for stack in stacks:
+        autograd = of_stack(stack, bdl.CategoricalNLL())
+        autograd.context = lambda: torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32, cache_enabled=False)
+        casts = dtype != torch.float32
+        gradient = choose_gradient(stack, bdl.CategoricalNLL(), autograd=autograd, graphs=True, casts=casts)
+        assert gradient.launch is not None
+        out = [torch.empty_like(p) for p in gradient.params]
+        for _ in range(4):
+            here = gradient.hold(x, y)
+            losses = gradient.launch(functools.partial(gradient.write, *here, out), "step", ())
+        grads = torch.cat([g.flatten(1) for g in out], 1)
+        results.append([losses.clone(), grads, *(b.float() for b in stack.buffers())])
+    for a, b in zip(*results, strict=True):
+        assert (a - b).norm() <= (1e-4 if dtype == torch.float32 else 0.05) * b.norm()
+
+
 @needs_gpu
 @pytest.mark.parametrize("chains", [2, 8, 32])
 def test_vmap_of_a_resnet_beside_a_loop(chains):
@@ -427,8 +451,8 @@ class CountedGraphs:
         self.records = self.launches = 0
         monkeypatch.setattr("bdl.engine.choose.recorder_for", lambda device: self)
 
-    def __call__(self, work):
-        launch, result = record_on_cuda(work)
+    def __call__(self, work, streams=()):
+        launch, result = record_on_cuda(work, streams)
         self.records += 1
 
         def counted() -> None:
@@ -569,7 +593,8 @@ def test_blocks_and_graphs_are_single_steps_to_the_bit(
 ):
     """Samples, state, psi and random stream; without graphs (compile=false) θ agrees to rounding."""
     blocks, graphs = uninterrupted(name)
-    assert graphs.launches > 0.6 * STEPS and graphs.records <= (4 if name in TWO_GRAPHS else 2)
+    single = name in ("isokinetic", "controlled", "estimated noise", "exchange")  # others are made in whole steps
+    assert graphs.launches > (0.6 if single else 0.1) * STEPS and graphs.records <= (4 if single else 12)
     graphs = CountedGraphs(monkeypatch)
     stepwise = left(tmp_path / "b", fit(tmp_path / "b", EveryBatch(), loader=toy_loader(name), **LIGHTNING[name]))
     assert graphs.launches == 0  # single steps have none
@@ -646,10 +671,11 @@ def test_what_a_graph_reads_stays_alive(tmp_path, monkeypatch):
     graphs = CountedGraphs(monkeypatch)
     fit(tmp_path, At(step_30=move_parameters), deterministic=False, **LIGHTNING["weighted"])
     assert graphs.launches > 0.6 * STEPS
+    fit(tmp_path / "walks", deterministic=False, **LIGHTNING["weighted"])
 
 
 @needs_gpu
-def test_graphs_launch_nearly_all_steps_of_a_block(tmp_path, monkeypatch):
+def test_graphs_hold_nearly_all_steps_of_a_block_whole(tmp_path, monkeypatch):
     """2,000 steps of Landsat's network. Times are printed, and compared by `scripts/bench.py graphs`."""
     graphs, seconds = CountedGraphs(monkeypatch), {}
     x, y = torch.randn(4000, 36), torch.randint(6, (4000,))
@@ -665,7 +691,7 @@ def test_graphs_launch_nearly_all_steps_of_a_block(tmp_path, monkeypatch):
         torch.cuda.synchronize()
         seconds[compiled] = time.perf_counter() - start
     print(f"2,000 steps: {seconds['auto']:.2f} s with graphs, {seconds[False]:.2f} s without")
-    assert graphs.launches > 1900 and graphs.records <= 2
+    assert 100 <= graphs.launches < 400 and graphs.records <= 8  # of up to 20 steps each
 
 
 @tried_elsewhere

@@ -18,7 +18,7 @@ from torch import Tensor
 from bdl.advice import override
 from bdl.data.dates import DROP, DateColumn, holds_dates
 from bdl.data.frame import brief_list, require_columns
-from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, is_rounding, of_each
+from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, is_rounding, of_each, perhaps_gaps
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
@@ -27,7 +27,6 @@ FAR = 10.0  # standard deviations from the mean, below which no input is called 
 KINDS: dict[str, type[Column]] = {"number": NumberColumn, "category": CategoryColumn, "date": DateColumn}
 MOST_BYTES = 2**32  # that inputs of categories take, in all training rows
 FEW_ROWS, SMALLER = 5, 100.0  # rows that tell a unit, and how many times smaller their numbers are
-FEW_WORDS = 5  # different words between numbers that a message lists
 NESTED = (list, tuple, dict, set, np.ndarray)
 
 
@@ -187,8 +186,9 @@ def _learn(
             name, f"holds numbers that are texts ('{example}')",
             f"{hint}, or data.categorical={{columns}} for codes; or data.drop={{columns}}",
         )  # fmt: skip
+    correct = "correct them, or data.categorical={columns} takes all as categories"
     if not categories and (numeric or as_numbers(values).notna().sum() >= values.notna().sum() / 2):
-        return _numbers(values, missing)
+        return perhaps_gaps(lambda: NumberColumn.learn(values, correct), values, correct, missing)
     if (count := as_texts(values).nunique()) > max_levels:
         repeated = count <= len(values) / 2
         grouped = "data.group={columns} keeps rows of one value on one side, " if repeated else ""
@@ -198,16 +198,3 @@ def _learn(
             "takes them as categories",
         )  # fmt: skip
     return CategoryColumn.learn(values)
-
-
-def _numbers(values: Series, missing: Sequence[str]) -> NumberColumn:
-    """The column as numbers. Raises Refused as `NumberColumn.learn` does; few words between numbers may mean gaps."""
-    correct = "correct them, or data.categorical={columns} takes all as categories"
-    try:
-        return NumberColumn.learn(values, correct)
-    except Refused as fault:
-        words = [word for word in values[is_text(values)].unique() if "=" not in word]  # a=b is the word b of column a
-        if fault.remedy != correct or not 0 < len(words) <= FEW_WORDS:
-            raise
-        gaps = f"data.missing={{words}} if they mean missing values; or {correct}"
-        raise Refused(fault.name, fault.what, gaps, [*missing, *words]) from None

@@ -14,12 +14,13 @@ import pandas as pd
 
 from bdl.advice import override
 from bdl.data.frame import brief_list
-from bdl.data.values import EXACT, Series, as_numbers, as_texts, number_hint
+from bdl.data.values import EXACT, Series, as_numbers, as_texts, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+FEW_WORDS = 5  # different words between numbers that a message lists
 ROUNDED = 1e-12  # relative differences below it are rounding
 LARGEST = float(np.finfo(np.float32).max)
 CORRECT = "correct them, or leave the fields empty"
@@ -65,6 +66,21 @@ def of_each(function: Callable[[T], R], items: Iterable[T], place: str) -> list[
     if lines:
         raise ConfigError("; ".join(lines))
     return made
+
+
+def perhaps_gaps(learn: Callable[[], R], values: Series, remedy: str, missing: Sequence[str]) -> R:
+    """What is learned of values as numbers. A refusal with this remedy says that few words between them may be gaps.
+
+    missing: the words that mean a missing value already.
+    """
+    try:
+        return learn()
+    except Refused as fault:
+        words = [word for word in values[is_text(values)].unique() if "=" not in word]  # a=b is the word b of column a
+        if fault.remedy != remedy or not 0 < len(words) <= FEW_WORDS:
+            raise
+        gaps = f"data.missing={{words}} if they mean missing values; or {remedy}"
+        raise Refused(fault.name, fault.what, gaps, [*missing, *words]) from None
 
 
 @dataclass(frozen=True)

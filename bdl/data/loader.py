@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypedDict, cast
 
@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from bdl.data.augment import Augmentation
+from bdl.data.order import AHEAD, MANY, draw_on_device, drawer
 from bdl.data.slices import TensorSlices
 from bdl.errors import ConfigError
 from bdl.seeding import generator
 
 SMALL_EPOCH = 2**22  # numbers in the items of an epoch, over all chains, that are put in order at once
-AHEAD = 2**24  # numbers in the order of an epoch, over all chains, that is drawn ahead: 64 MiB
 
 
 class Batching(TypedDict, total=False):
@@ -37,8 +37,9 @@ class TensorBatches:
 
     It yields x (B, ...) and y (B, ...). With `chains=C` it yields x (C, B, ...) and y (C, B, ...), where every chain
     has a different order. The order of epoch e depends on (seed, stack, e, chain) alone, so a resumed run sees the same
-    batches. The N mod B items that do not fill a batch are left out of the epoch; they differ from epoch to epoch. All
-    items in one batch keep their order.
+    batches. An accelerator draws another order for chains that have 2^15 rows an epoch together, unless data are
+    augmented: one of (seed, stack, e), that also depends on the kind of device. The N mod B items that do not fill a
+    batch are left out of the epoch; they differ from epoch to epoch. All items in one batch keep their order.
 
         >>> loader = TensorBatches(torch.zeros(10, 3), torch.arange(10), batch_size=4, chains=2)
         >>> [tuple(x.shape) for x, y in loader]
@@ -185,14 +186,19 @@ class TensorBatches:
     def _next(self, epoch: int) -> tuple[Tensor, Tensor | None]:
         """(batches, C * B) rows and (batches, C * B, k) decisions of an epoch, on the device of the data.
 
-        An accelerator works while a thread of the host draws the next epoch.
+        An accelerator works while a thread of the host draws the next epoch. It draws long orders itself.
         """
-        if self.x.device.type == "cpu":
+        device, count = self.x.device, len(self) * (self.chains or 1) * self.batch_size
+        if device.type == "cpu":
             return self._draw(epoch)
+        if self.chains is not None and count > MANY and self.augment is None:
+            size, key = self.ranks * self.batch_size, (self.seed, self.stack, epoch)
+            rows = draw_on_device(device, key, len(self.x), len(self), self.chains or 1, size, self.replacement)
+            return rows.unflatten(2, (self.ranks, -1))[:, :, self.rank].flatten(1), None
         ahead, self._ahead = self._ahead, None
         rows, decisions = ahead[1].result() if ahead is not None and ahead[0] == epoch else self._draw(epoch)
-        if rows.numel() <= AHEAD:
-            self._ahead = epoch + 1, _drawer().submit(self._draw, epoch + 1)
+        if count <= AHEAD:
+            self._ahead = epoch + 1, drawer().submit(self._draw, epoch + 1)
         rows = rows.to(self.x.device, non_blocking=True)
         return rows, None if decisions is None else decisions.to(self.x.device, non_blocking=True)
 
@@ -223,12 +229,6 @@ class TensorBatches:
             return None
         x, y = (v.index_select(0, rows.flatten()).unflatten(0, rows.shape) for v in (self.x, self.y))
         return x, y
-
-
-@functools.cache
-def _drawer() -> ThreadPoolExecutor:
-    """The thread that draws ahead."""
-    return ThreadPoolExecutor(1, "bdl-order")
 
 
 class WorkerBatches:

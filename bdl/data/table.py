@@ -183,7 +183,7 @@ def _learn(
     labels = {name: pd.concat([part[name] for part in rows.values()]).dropna() for name in columns.targets}
     of_training = {name: train[name].dropna() for name in columns.targets}
     questions: list[Callable[[], Any]] = [
-        lambda: learn_target(labels, of_training, columns.asked, place, loss),
+        lambda: learn_target(labels, of_training, columns.asked, place, loss, reading.missing),
         lambda: InputEncoding.learn(
             train, names, columns.categorical, columns.max_levels, place, reading.day_first, reading.missing
         ),

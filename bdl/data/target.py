@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from bdl.advice import override
 from bdl.data.dates import holds_dates
 from bdl.data.encoding import FAR
-from bdl.data.kinds import finite_numbers, of_each, standardisation, standardised
+from bdl.data.kinds import finite_numbers, of_each, perhaps_gaps, standardisation, standardised
 from bdl.data.target_law import find_law
 from bdl.data.values import Series, Task, as_numbers, as_texts, holds_truth_values, number_hint
 from bdl.errors import BdlWarning, ConfigError
@@ -78,17 +78,24 @@ class NumberTarget:
 
     @staticmethod
     def learn(
-        values: Series, place: str, task: Task, asked: str | None = None, every: Series | None = None
+        values: Series,
+        place: str,
+        task: Task,
+        asked: str | None = None,
+        every: Series | None = None,
+        missing: Sequence[str] = ("?",),
     ) -> NumberTarget:
         """From the training rows.
 
         Args:
             asked: the class of the likelihood that the user chose, such as "bdl.GammaNLL"; None: one that fits.
             every: the values of all rows; the likelihood takes them too.
+            missing: the words that mean a missing value already.
 
         Raises ConfigError for text, a constant target, numbers that are no counts, and a likelihood that does not fit.
         """
-        numbers = _numbers(values, place, task)
+        known = None if every is None else _numbers(every, place, task, missing)  # it names all words
+        numbers = _numbers(values, place, task, missing)
         if numbers.min() == numbers.max():
             raise ConfigError(
                 f"{override('data.target', str(values.name))} is {numbers.iloc[0]:g} in all {len(numbers)} training "
@@ -97,8 +104,8 @@ class NumberTarget:
         if task == "counts":
             return NumberTarget(str(values.name), 0.0, 1.0, task)
         (moments,) = of_each(standardisation, [numbers], place)
-        known = numbers if every is None else _numbers(every, place, task)
-        law = find_law(numbers.to_numpy(np.float64), known.to_numpy(np.float64), asked, str(values.name), moments)
+        whole = numbers if known is None else known
+        law = find_law(numbers.to_numpy(np.float64), whole.to_numpy(np.float64), asked, str(values.name), moments)
         center = None if law.origin == moments[0] else moments[0]
         return NumberTarget(str(values.name), law.origin, law.scale, task, center, law.loss, law.words)
 
@@ -133,7 +140,7 @@ class NumberTarget:
             )  # fmt: skip
 
 
-def find_task(values: Series, place: str) -> tuple[Task, str]:
+def find_task(values: Series, place: str, missing: Sequence[str] = ("?",)) -> tuple[Task, str]:
     """The task of a target without gaps, and why in a few words.
 
     Text, truth values and two whole numbers are classes; decimals, and whole numbers with many different values, are a
@@ -155,7 +162,7 @@ def find_task(values: Series, place: str) -> tuple[Task, str]:
     different, numbers = values.nunique(), as_numbers(values)
     if isinstance(values.dtype, pd.CategoricalDtype) or holds_truth_values(values) or numbers.notna().mean() < 0.5:
         return "classification", f"{different} different {'truth values' if holds_truth_values(values) else 'texts'}"
-    numbers = _numbers(values, place, "regression")
+    numbers = _numbers(values, place, "regression", missing)
     if not (numbers == numbers.round()).all():
         return "regression", f"{different} different numbers"
     if 2 < different <= min(FEW, len(values) / 2):
@@ -168,9 +175,12 @@ def find_task(values: Series, place: str) -> tuple[Task, str]:
     return "classification" if different == 2 else "regression", f"{different} different whole numbers"
 
 
-def _numbers(values: Series, place: str, task: Task) -> Series:
+def _numbers(values: Series, place: str, task: Task, missing: Sequence[str] = ("?",)) -> Series:
     """The target as numbers. Raises ConfigError for text, for infinite numbers, and for counts that are no counts."""
-    (numbers,) = of_each(lambda values: finite_numbers(values, AS_CLASSES), [values], place)
+    (numbers,) = of_each(
+        lambda values: perhaps_gaps(lambda: finite_numbers(values, AS_CLASSES), values, AS_CLASSES, missing),
+        [values], place,
+    )  # fmt: skip
     if task == "counts" and (bad := (numbers < 0) | (numbers != numbers.round())).any():
         raise ConfigError(
             f"data.task=counts does not fit the target {numbers.name}: {numbers[bad].iloc[0]:g} in row "

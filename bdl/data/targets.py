@@ -104,18 +104,20 @@ def target_from_plain(fields: Mapping[str, Any]) -> Target:
 
 
 def learn_target(
-    every: Mapping[str, Series], of_training: Mapping[str, Series], task: Task | None, place: str, loss: str | None
-) -> tuple[Target, str]:
+    every: Mapping[str, Series], of_training: Mapping[str, Series], task: Task | None, place: str, loss: str | None,
+    missing: Sequence[str] = ("?",),
+) -> tuple[Target, str]:  # fmt: skip
     """What the network predicts, and why in a few words.
 
     Args:
         every: the values of all rows, by column; of_training: those of the training rows. Both without gaps.
         task: None finds it.
         loss: the class of the likelihood that the user chose; None: one that fits.
+        missing: the words that mean a missing value already.
 
     Raises ConfigError for columns that are not all numbers, where there are several, and as each of them by itself.
     """
-    questions = [_asked(values, task, place) for values in every.values()]
+    questions = [_asked(values, task, place, missing) for values in every.values()]
     found = of_each(lambda ask: ask(), questions, place)
     names = list(every)
     if len(names) > 1 and loss in (HURDLE, LOG_NORMAL, GAMMA):
@@ -123,19 +125,19 @@ def learn_target(
             f"loss._target_={loss} is of one target, and data.target names {len(names)}: loss=auto fits all"
         )
     if len(names) > 1:
-        return _learn_several(dict(zip(names, found, strict=True)), of_training, place)
+        return _learn_several(dict(zip(names, found, strict=True)), of_training, place, missing)
     (name,), ((kind, reason),) = names, found
     if kind == "classification":
         return ClassTarget.learn(every[name], place), reason
-    return NumberTarget.learn(of_training[name], place, kind, loss, every[name]), reason
+    return NumberTarget.learn(of_training[name], place, kind, loss, every[name], missing), reason
 
 
-def _asked(values: Series, task: Task | None, place: str) -> Callable[[], tuple[Task, str]]:
-    return lambda: find_task(values, place) if task is None else (task, "as asked for")
+def _asked(values: Series, task: Task | None, place: str, missing: Sequence[str]) -> Callable[[], tuple[Task, str]]:
+    return lambda: find_task(values, place, missing) if task is None else (task, "as asked for")
 
 
 def _learn_several(
-    found: Mapping[str, tuple[Task, str]], of_training: Mapping[str, Series], place: str
+    found: Mapping[str, tuple[Task, str]], of_training: Mapping[str, Series], place: str, missing: Sequence[str]
 ) -> tuple[NumberTargets, str]:
     if classes := [name for name, (task, _) in found.items() if task == "classification"]:
         numbers = [name for name in found if name not in classes]
@@ -147,7 +149,9 @@ def _learn_several(
     for name, values in of_training.items():
         if not len(values):
             raise ConfigError(f"{override('data.target', name)}: no training row of {place} has a value; leave it out")
-    parts = of_each(lambda name: NumberTarget.learn(of_training[name], place, found[name][0], NORMAL), found, place)
+    parts = of_each(
+        lambda name: NumberTarget.learn(of_training[name], place, found[name][0], NORMAL, None, missing), found, place
+    )
     return NumberTargets(tuple(parts)), "; ".join(f"{name}: {reason}" for name, (_, reason) in found.items())
 
 

@@ -8,12 +8,15 @@ from torch import Tensor, nn
 
 from bdl.batch import Inputs
 from bdl.engine import mlp_kernel
+from bdl.engine.branches import Branches
 from bdl.engine.forward import hooked, mlp_layers
-from bdl.engine.gradient import Autograd, Gradient, InTurn, OnLeaves, Recorded
+from bdl.engine.gradient import Autograd, Gradient, InTurn, OnLeaves
 from bdl.engine.graphs import recorder_for
 from bdl.engine.mlp_gradient import MLPGradient, supports
 from bdl.engine.offset_gradient import OffsetGradient, OffsetLikelihood
+from bdl.engine.recorded import Recorded
 from bdl.engine.stack import ChainStack
+from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, Loss, WithOffset, mean_loss
 from bdl.torch_private import has_tensor_hooks, is_compiled
 
@@ -28,13 +31,15 @@ def choose_gradient(
     compiled: Compile = "auto",
     autograd: Autograd | None = None,
     graphs: bool = False,
+    walks_only: bool = False,
     casts: bool = False,
 ) -> Gradient:
     """The fastest form in which the gradients of the mean losses can be had.
 
     Stacks of MLPs have the chain rule written out in torch, and in C where the layers fit and the machine has a
     compiler. Networks with other layers, with hooks, with a frozen part, or compiled by torch go through autograd. The
-    forms agree to rounding, not to the bit. Where the networks of a stack run one after another, so do their gradients.
+    forms agree to rounding, not to the bit. Where the networks of a stack run one after another, so do their gradients;
+    where they take branches and a graph can hold the step, they run side by side.
 
     Args:
         net: a ChainStack, or another network, which needs `autograd`.
@@ -42,29 +47,41 @@ def choose_gradient(
         compiled: True or "auto" allows the code in C, and True requires it where the layers fit.
         autograd: the gradient that the others must equal; None means that of the stack's losses.
         graphs: whether the kernels may become a CUDA graph, where the device has them.
+        walks_only: whether a graph is to hold whole steps, and never the gradient by itself.
         casts: whether `autograd` runs in mixed precision, which autograd alone has.
 
-    Raises ConfigError where compiled code is required and cannot be built.
+    Raises ConfigError where compiled code is required and cannot be built, and for method="branches" on an accelerator
+    where a graph cannot hold the step.
     """
     if autograd is None:
         assert isinstance(net, ChainStack)
         autograd = of_stack(net, loss)
     if not isinstance(net, ChainStack):
         return autograd
-    written = None if casts else _written_out(net, loss) or _in_turn(net, loss, autograd)
+    # A loss that needs autograd may wait for the device, which a graph cannot record
+    known = isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
+    record = recorder_for(autograd.params[0].device) if graphs and compiled and known else None
+    repeats = record is not None and _repeats_itself(net)
+    branches = repeats and net.takes_branches
+    if record is not None and net.method == "branches" and not repeats:
+        raise ConfigError(
+            'method="branches" needs steps whose kernels are always the same: no dropout, no hooks, and modules of '
+            'torch, torchvision or bdl; use method="auto"'
+        )
+    written: Gradient | None = None if casts else _written_out(net, loss)
+    if written is None and (branches or net.runs_in_turn and not casts):
+        written = _in_turn(net, loss, autograd, branches)
     if written is None or list(map(id, written.params)) != list(map(id, autograd.params)):
         written = autograd
     if isinstance(written, MLPGradient) and isinstance(written.loss, OffsetLikelihood):
         return OffsetGradient(mlp_kernel.compiled(written, compiled is True) if compiled else written)
-    if isinstance(written, InTurn) or not compiled:
+    if not compiled:
         return written
     gradient = mlp_kernel.compiled(written, required=compiled is True) if isinstance(written, MLPGradient) else written
-    # A loss that needs autograd may wait for the device, which a graph cannot record
-    known = isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
-    record = recorder_for(gradient.params[0].device) if graphs and known else None
-    if record is None or not (isinstance(written, MLPGradient) or _repeats_itself(net)):
+    if record is None or not (isinstance(written, MLPGradient) or repeats):
         return gradient
-    return Recorded(OnLeaves(written, net) if isinstance(written, Autograd) else gradient, record, compiled is True)
+    kernels = OnLeaves(written, net) if isinstance(written, Autograd) else gradient
+    return Recorded(kernels, record, compiled is True, walks_only)
 
 
 def of_stack(stack: ChainStack, loss: Loss) -> Autograd:
@@ -76,9 +93,11 @@ def of_stack(stack: ChainStack, loss: Loss) -> Autograd:
     return Autograd(losses, [p for p in stack.parameters() if p.requires_grad])
 
 
-def _in_turn(stack: ChainStack, loss: Loss, autograd: Autograd) -> InTurn | None:
+def _in_turn(stack: ChainStack, loss: Loss, autograd: Autograd, branches: bool) -> InTurn | None:
     watched = hooked(stack) or is_compiled(stack) or any(map(has_tensor_hooks, stack.parameters()))
-    return None if watched or stack.chains == 1 or not stack.runs_in_turn else InTurn(stack, loss, autograd.context)
+    if watched or stack.chains == 1:
+        return None
+    return InTurn(stack, loss, autograd.context, Branches(autograd.params[0].device) if branches else None)
 
 
 def _repeats_itself(stack: ChainStack) -> bool:

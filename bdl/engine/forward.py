@@ -35,7 +35,7 @@ ELEMENTWISE = (
     nn.Tanh, nn.ReLU, nn.SiLU, nn.GELU, nn.ELU, nn.LeakyReLU, nn.Sigmoid, nn.Softplus, nn.Identity, nn.Dropout,
 )  # fmt: skip
 BATCHED = (*ELEMENTWISE, nn.Linear, ConstantOutputs)
-Method = Literal["auto", "bmm", "vmap", "loop"]
+Method = Literal["auto", "bmm", "vmap", "loop", "branches"]
 Tensors = Mapping[str, Tensor]  # parameters and buffers by name, with a leading axis of networks
 
 # Numbers in the largest activation of the networks that run together.
@@ -101,8 +101,9 @@ class Forward:
     """Maps the tensors (k, ...) of k networks and inputs to outputs (k, n, ...), in the mode in which `net` is.
 
     "bmm" multiplies batched matrices, for networks made of Linear and elementwise layers; "vmap" and "loop" run any
-    network. "auto" takes bmm where it is possible. Otherwise it loops for one network or on a CPU, which
-    `scripts/bench.py chains` measured as the fastest, and uses vmap on an accelerator, where `bench.py gradients` did.
+    network, and so does "branches", whose outputs are those of a loop: it names a way of training. "auto" takes bmm
+    where it is possible. Otherwise it loops for one network or on a CPU, which `scripts/bench.py chains` measured as
+    the fastest, and uses vmap on an accelerator, where `bench.py gpu` did.
     Timing at run time never decides, because then two runs would differ. Batched products sum in another order than one
     network alone: the last bits of float32 differ between the ways, and do not differ between two runs of one way.
     `evaluate` without gradients has mlp_kernel.c in place of bmm for small MLPs on a CPU where torch has one thread, in
@@ -111,7 +112,7 @@ class Forward:
 
     Args:
         net: the architecture, and the values of the tensors that a call does not give. It is not changed.
-        method: "auto", or one of "bmm", "vmap" and "loop".
+        method: "auto", or one of "bmm", "vmap", "loop" and "branches".
         shared: names of tensors (...) that all networks share; a mapping gives their values too, in place of those of
             `net`. What comes before the first tensors in which the networks differ runs once for all, unless each has a
             batch of its own: in vmap, where it has no axis of networks, and in a loop on a CPU by `FrozenPrefix`.
@@ -142,7 +143,7 @@ class Forward:
     def way(self, networks: int) -> Method:
         """How so many networks run: "bmm", "vmap" or "loop"."""
         if self.method != "auto":
-            return self.method
+            return "loop" if self.method == "branches" else self.method
         if self._layers is not None:
             return "bmm"
         return "loop" if networks == 1 or self.device.type == "cpu" and not self._head else "vmap"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from bdl.batch import Inputs, map_tensors
+from bdl.engine.branches import Branches
 from bdl.engine.functional import call, named_tensors, on_leaves
-from bdl.engine.graphs import Graphs, Recorder
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.lent import LentGradients
@@ -56,6 +57,13 @@ class Gradient(ABC):
         The step after the last may have written its losses and gradients.
         """
         return 0
+
+    def batches(self, x: Tensor, y: Tensor, rows: Tensor | None, chains: int | None) -> Any:
+        """What `Sampler.walk` takes: `walk` on these batches, or `HeldBatches` where graphs hold whole steps.
+
+        chains: how many batches a step has, one for each chain; None where all chains share one.
+        """
+        return partial(self.walk, x, y, rows)
 
     def losses(self, x: Inputs, y: Tensor) -> Tensor:
         """The () or (C,) losses, until the next call. Their `backward` leaves the gradients in the parameters."""
@@ -128,57 +136,41 @@ class OnLeaves(Gradient):
 
 
 class InTurn(Gradient):
-    """That of `Autograd` for a stack whose networks run one after another: each goes back before the next one runs.
+    """That of `Autograd` for a stack whose networks run by themselves: each goes back before its next one runs.
 
-    What a network keeps for its gradient is then held once, not once per chain.
+    What a network keeps for its gradient is then held once, not once per chain. On a GPU `branches` may run several
+    networks at once, and it is held for these.
     """
 
-    def __init__(self, stack: ChainStack, loss: Loss, context: Callable[[], AbstractContextManager[Any]] = nullcontext):
+    def __init__(
+        self,
+        stack: ChainStack,
+        loss: Loss,
+        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        branches: Branches | None = None,
+    ):
         self._names, params = zip(*((n, p) for n, p in stack.net.named_parameters() if p.requires_grad), strict=True)
         self.params = list(params)
         self._stack, self._loss, self._context = stack, loss, context
+        self._branches = branches or Branches(self.params[0].device, most=1)
 
     def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
         networks, y = self._stack.networks(), self._stack.per_chain(y)
-        losses, idle = [], set(range(len(self.params)))
-        with torch.enable_grad(), self._context():
-            for c, outputs in enumerate(self._stack.in_turn(networks, x)):
-                loss = mean_loss(self._loss, outputs.unsqueeze(0), y[c : c + 1], 1)
-                backward(loss)
-                losses.append(loss.detach())
-                leaves = [networks[c][name] for name in self._names]
-                idle &= set(gather(leaves, [place[c] for place in out]))
-                for leaf in leaves:
-                    leaf.grad = None
-                del outputs, loss  # and with them what the network has kept, before the next one runs
+        losses, idle, outputs = [], set(range(len(self.params))), self._stack.in_turn(networks, x)
+        with torch.enable_grad(), self._branches.fork(len(networks)) as branch:
+            for c, network in enumerate(networks):
+                with branch(c):  # the gradient of a kernel runs on the stream of the kernel
+                    with self._context():
+                        loss = mean_loss(self._loss, next(outputs).unsqueeze(0), y[c : c + 1], 1)
+                    backward(loss)
+                    losses.append(loss.detach())
+                    leaves = [network[name] for name in self._names]
+                    idle &= set(gather(leaves, [place[c] for place in out]))
+                    for leaf in leaves:
+                        leaf.grad = None
+                    del loss  # and with it what the network has kept, before the next one runs
         self.idle = sorted(idle)
         return torch.cat(losses)
-
-
-class Recorded(Gradient):
-    """A gradient whose kernels, which never wait for the device, a CUDA graph launches together with the energy's."""
-
-    def __init__(self, gradient: Gradient, record: Recorder, required: bool = False):
-        self.params, self._gradient, self._graphs = gradient.params, gradient, Graphs(record, required)
-        self.launch = self._graphs.run
-
-    @property
-    def idle(self) -> Sequence[int]:  # type: ignore[override]
-        """Those that were found when the kernels were recorded; the same kernels find the same."""
-        return self._gradient.idle
-
-    def __reduce__(self) -> Any:
-        return Recorded, (self._gradient, self._graphs.record, self._graphs.required)  # a copy reads memory of its own
-
-    def hold(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
-        x, y = self._graphs.hold(x, y)
-        return x, y
-
-    def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
-        return self._gradient.write(x, y, out)
-
-    def losses(self, x: Inputs, y: Tensor) -> Tensor:
-        return self._gradient.losses(*self.hold(x, y))  # kernels may depend on the alignment of memory
 
 
 class WithGradients(torch.autograd.Function):

@@ -4,9 +4,8 @@ Launching the short kernels of a small network one by one takes longer than runn
 with one call. It repeats the same kernels on the same memory. Whatever differs from step to step must therefore be in
 tensors that stay where they are, and Python does not run again.
 
-A graph here holds the loss, the energy and the gradient of a batch, which depend on the parameters and the batch alone.
-The numbers of a step (lr, T, zeta), its noise, the weighting and the dynamics stay outside. So a step with a graph
-computes what a step without one does, to the bit.
+A graph holds either the loss, the energy and the gradient of a batch, or whole steps (`bdl.samplers.whole_steps`). In
+both cases a step with a graph computes what a step without one does, to the bit.
 """
 
 from __future__ import annotations
@@ -23,14 +22,19 @@ from bdl.errors import BdlWarning, ConfigError
 
 T = TypeVar("T")
 
-# Records the kernels of a function without running them. Returns what launches them, and the function's result, whose
-# tensors every launch overwrites.
-Recorder = Callable[[Callable[[], Any]], tuple[Callable[[], object], Any]]
+# Records the kernels of a function without running them, with the random streams from which they draw. Returns what
+# launches them, and the function's result, whose tensors every launch overwrites.
+Recorder = Callable[[Callable[[], Any], Sequence[torch.Generator]], tuple[Callable[[], object], Any]]
 
 
-def record_on_cuda(work: Callable[[], T]) -> tuple[Callable[[], object], T]:
-    """A `Recorder` for GPUs. Raises ConfigError for work that waits for the device or cannot be recorded otherwise."""
+def record_on_cuda(work: Callable[[], T], streams: Sequence[torch.Generator] = ()) -> tuple[Callable[[], object], T]:
+    """A `Recorder` for GPUs. Raises ConfigError for work that waits for the device or cannot be recorded otherwise.
+
+    A launch moves the streams on as the same kernels do outside of a graph, and draws the same numbers.
+    """
     graph = torch.cuda.CUDAGraph()
+    for stream in streams:
+        graph.register_generator_state(stream)
     try:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the device meanwhile
             result = work()
@@ -78,7 +82,9 @@ class Graphs:
             mine.copy_(given)
         return self._batch
 
-    def run(self, work: Callable[[], T], key: Hashable, reads: Sequence[object]) -> T:
+    def run(
+        self, work: Callable[[], T], key: Hashable, reads: Sequence[object], streams: Sequence[torch.Generator] = ()
+    ) -> T:
         """The result of `work`. Its tensors are overwritten by the next run with this key.
 
         The first run with a key is an ordinary call, in which libraries allocate what they need. The second one is
@@ -88,6 +94,7 @@ class Graphs:
             work: kernels that read the held batch and `reads`, in the same order at every call.
             key: names the kind of work. Different kinds have graphs of their own.
             reads: what the kernels use besides the batch. Other objects than last time invalidate the graph.
+            streams: the generators from which they draw; they belong to `reads` too.
         """
         if self._plain:
             return work()
@@ -98,7 +105,7 @@ class Graphs:
         graph = self._graphs[key]
         if graph is None:
             try:
-                graph = self._graphs[key] = self.record(work)
+                graph = self._graphs[key] = self.record(work, streams)
             except ConfigError as error:
                 if self.required:
                     raise

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from bdl.batch import Inputs, count_items, inputs_of_call, structure
 from bdl.engine.forward import Forward, Method
@@ -59,7 +60,8 @@ class ChainStack(nn.Module):
             the stack on a DataLoader, which has one batch for all.
         method: how the copies run together, see `bdl.engine.forward.Forward`: "auto", "bmm" for networks made of Linear
             and elementwise layers, or "vmap" or "loop", which run any network, and call hooks once per chain, with the
-            tensors of that chain.
+            tensors of that chain. "branches" is a loop whose networks train side by side on a GPU, in one CUDA graph.
+            "auto" does so for convolutions in which the chains differ.
 
     Raises ConfigError for chains < 1, for a pattern that matches nothing, for "bmm" on a network with other layers or
     hooks, for x without the axis of chains, and for a network with random parameters that `reset_parameters` does not
@@ -148,6 +150,17 @@ class ChainStack(nn.Module):
     def runs_in_turn(self) -> bool:
         """Whether its networks run one after another."""
         return self._forward().way(self.chains) == "loop"
+
+    @property
+    def takes_branches(self) -> bool:
+        """Whether its networks train side by side where a graph can hold their step: see `bdl.engine.branches`.
+
+        vmap runs once what chains with one batch share, and each branch would run it again.
+        """
+        if self.method != "auto":
+            return self.method == "branches"
+        differ = any(isinstance(m, _ConvNd) and m.weight.requires_grad for m in self.net.modules())
+        return self.chains > 1 and differ and not (self.shared and self.frozen_names)
 
     def networks(self) -> list[dict[str, Tensor]]:
         """The tensors of each chain by name: buffers, and copies in the same memory of parameters, as leaves."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import lightning as L
@@ -131,8 +130,9 @@ class StepBlocks:
         self._reading = [c.must_see for c in self.readers]
         self.before_step = [c for c in self.callbacks if type(c).before_step is not StepCallback.before_step]
         self.unseen = self._is_unseen(plain)
-        # Whether compiled code may make steps: every `before_step` is planned, and no walk has declined yet
-        self.walks = all(type(c).planned is not StepCallback.planned for c in self.before_step)
+        # The step from which compiled code or graphs may make steps, where every `before_step` is planned
+        planned = all(type(c).planned is not StepCallback.planned for c in self.before_step)
+        self._walks_from: float = 0 if planned else math.inf
         self.counters = counters_of(trainer) if self._may_be_made() else None
         self.active = self.counters is not None
         self.crosses_epochs = self.active and self._may_cross_epochs(plain)
@@ -208,17 +208,18 @@ class StepBlocks:
     def _walk(self, most: int) -> int:
         """Make steps in compiled code, at most so many and up to a step that a callback must see; returns how many."""
         made, loader = 0, self.loader
-        while self.walks and (settings := self._plan(most - made)):
+        while self.sampler.steps >= self._walks_from and (settings := self._plan(most - made)):
             steps, gradient = 0, self._walker(settings)
             whole = loader.is_whole
             # asked last: from then on the loader no longer prepares single batches
             rows = None if whole or gradient is None else loader.rows_ahead(len(settings))
             if gradient is not None and (whole or rows is not None):
                 settings = settings if rows is None else settings[: len(rows)]
-                steps = self.sampler.walk(partial(gradient.walk, loader.x, loader.y, rows), settings)
+                steps = self.sampler.walk(gradient.batches(loader.x, loader.y, rows, loader.chains), settings)
             made += steps
             loader.advance(steps)
-            self.walks = steps > 0
+            if steps == 0:  # asked again later, because lr or T may be in the way for a while
+                self._walks_from = self.sampler.steps + LONGEST
             if steps < len(settings):  # the next step is for Python
                 break
         return made

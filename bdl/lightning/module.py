@@ -268,5 +268,5 @@ class BayesianModule(L.LightningModule):
         with context():
             casts = torch.is_autocast_enabled(self.device.type)
         if type(self).batch_loss is BayesianModule.batch_loss:
-            graphs = not self.sampler.dynamics.full_batch
-            self._gradient = choose_gradient(self.net, self.loss, self.compiled, self._autograd, graphs, casts)
+            graphs = self.sampler.moves.graphs
+            self._gradient = choose_gradient(self.net, self.loss, self.compiled, self._autograd, *graphs, casts)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.loggers import Logger
 
 from bdl.errors import BdlWarning, ConfigError
@@ -37,7 +38,9 @@ def assemble(
     if settings.get("deterministic") is False and not torch.are_deterministic_algorithms_enabled():
         settings["deterministic"] = None  # nothing to switch off: torch would import its compiler for that
     try:
-        return L.Trainer(**settings, callbacks=list(callbacks), logger=logger, default_root_dir=folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PossibleUserWarning)  # on a login node: prepend srun, which no run needs
+            return L.Trainer(**settings, callbacks=list(callbacks), logger=logger, default_root_dir=folder)
     except Exception as error:  # Lightning, torch and a profiler raise what they like
         raise ConfigError(f"{refusal}: {' '.join(str(error).split())}") from error
 

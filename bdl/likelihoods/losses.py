@@ -27,6 +27,7 @@ _CLASSES = (
 )  # fmt: skip
 BDL_LOSSES: dict[str, type[Likelihood]] = {f"bdl.{likelihood.__name__}": likelihood for likelihood in _CLASSES}
 INSIDE = {"likelihood", "of"}  # the fields that hold a likelihood
+LOG_PROBABILITIES = ("torch.nn.modules.loss.NLLLoss", "torch.nn.functional.nll_loss")  # logits, and sum to 1 already
 CLASS_LOSSES = ("torch.nn.modules.loss.CrossEntropyLoss", "torch.nn.functional.cross_entropy")
 LABELS = ("torch.nn.modules.loss.BCEWithLogitsLoss", "torch.nn.functional.binary_cross_entropy_with_logits")
 SQUARE_LOSSES = ("torch.nn.modules.loss.MSELoss", "torch.nn.functional.mse_loss")
@@ -65,7 +66,7 @@ def likelihood_of(loss: Any, num_outputs: int = 1, axes: int = 2) -> Likelihood 
         given = {k: v for k, v in settings.items() if k in fields}
         inside = {k: likelihood_of(given[k], num_outputs, axes) for k in INSIDE & given.keys()}
         return None if None in inside.values() else BDL_LOSSES[name](**given | inside)
-    if name in CLASS_LOSSES:
+    if name in (*CLASS_LOSSES, *LOG_PROBABILITIES):
         return CategoricalNLL(class_axis=1 - axes)
     if name in LABELS:
         return BernoulliNLL()

@@ -6,7 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bdl.disk.files import append_line, parse_json, read_file, write_atomically
@@ -41,14 +41,14 @@ class Record:
 
     def line(self) -> bytes:
         """The line of the index."""
-        fields = asdict(self)
+        fields = dict(vars(self))  # asdict would copy lists of thousands of chains, number by number
         if self.precision is None:
             del fields["precision"]
         return json.dumps(fields).encode() + b"\n"
 
     def of_rows(self, rows: Sequence[int]) -> Record:
         """The record of these rows of its file alone."""
-        each = {name: value for name, value in asdict(self).items() if isinstance(value, list)}
+        each = {name: value for name, value in vars(self).items() if isinstance(value, list)}
         return replace(self, **{name: [value[row] for row in rows] for name, value in each.items()})
 
 
@@ -71,8 +71,9 @@ class Index:
 
     def append(self, record: Record) -> None:
         """Write the lines of a file that is there. Raises StoreError if the disk is full or not writable."""
-        append_line(self.path, record.line())
-        self.manifest.add(f"samples/{record.file}", SAMPLE, record.bytes, record.sha256, digest(record.line()))
+        line = record.line()
+        append_line(self.path, line)
+        self.manifest.add(f"samples/{record.file}", SAMPLE, record.bytes, record.sha256, digest(line))
 
     def last_step(self) -> int:
         """The step of the last sample, -1 without one."""
@@ -171,7 +172,7 @@ def _checked(record: Record) -> Record:
     numbers = (record.step, record.stack, record.bytes, *record.chains)
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise TypeError("steps, stacks, sizes and chains are whole numbers")
-    lists = [value for value in asdict(record).values() if isinstance(value, list)]
+    lists = [value for value in vars(record).values() if isinstance(value, list)]
     if len(set(record.chains)) < len(record.chains) or {len(value) for value in lists} != {len(record.chains)}:
         raise ValueError("each list has one entry for each of the different chains")
     return record

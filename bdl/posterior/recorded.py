@@ -25,17 +25,23 @@ def tell_differences(target: Mapping[str, Any], net: nn.Module, given: Likelihoo
 def of_network(model: Any, net: nn.Module) -> str | None:
     """Where the layers of the network differ from those of the run, whose shapes may be the same.
 
-    Layers are compared, and not what holds them: a loop of one's own may have another container around the same layers.
+    Layers are compared, and what holds them only where both have one of that type: a loop of one's own may have another
+    container around the same layers.
     """
-    there = _layers_of(model)
-    if there is None or not (difference := first_difference(there, here := _layers(architecture(net)))):
+    recorded, given = _modules_of(model), architecture(net)
+    if recorded is None:
+        return None
+    there, here = _compared(recorded, given), _compared(given, recorded)
+    if not (difference := first_difference(there, here)):
         return None
     key = f"{difference[0]}."
     path = max((path for path in {**there, **here} if key.startswith(f"{path}.")), key=len, default="")
     layers = there.get(path, {}), here.get(path, {})
     settings = layers[0].get("type") == layers[1].get("type")
     was, now = (_in_words(layer, settings) for layer in layers)
-    return f"the run sampled a network with {was} at {path}, and this one has {now}: pass the net of the run"
+    return (
+        f"the run sampled a network with {was} at {path or 'its top'}, and this one has {now}: pass the net of the run"
+    )
 
 
 def of_likelihood(loss: Any, given: Likelihood | None) -> str | None:
@@ -51,8 +57,8 @@ def of_likelihood(loss: Any, given: Likelihood | None) -> str | None:
     )
 
 
-def _layers_of(model: Any) -> dict[str, Any] | None:
-    """The layers that target.json records: as `bdl.sample` does, or as the arguments of a model of bdl; else None.
+def _modules_of(model: Any) -> dict[str, Any] | None:
+    """The modules that target.json records: as `bdl.sample` does, or as the arguments of a model of bdl; else None.
 
     A stranger may have written the file. Only a model of bdl is built, from plain values and without memory.
     """
@@ -62,21 +68,27 @@ def _layers_of(model: Any) -> dict[str, Any] | None:
         return None
     if "_target_" not in model:
         plain = all(isinstance(layer, Mapping) and isinstance(layer.get("type"), str) for layer in model.values())
-        return _layers(model) if plain else None
+        return dict(model) if plain else None
     kind = getattr(bdl.models, str(model["_target_"]).removeprefix("bdl.models."), None)
     arguments = {name: value for name, value in model.items() if name != "_target_"}
     if not (inspect.isclass(kind) and issubclass(kind, nn.Module)) or any(map(_is_nested, arguments.values())):
         return None
     try:
         with torch.device("meta"):
-            return _layers(architecture(kind(**arguments)))
+            return architecture(kind(**arguments))
     except Exception:  # a model of another version of bdl takes other arguments
         return None
 
 
-def _layers(modules: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the modules by path that hold no others."""
-    return {path: dict(m) for path, m in modules.items() if not any(_holds(path, other) for other in modules)}
+def _compared(modules: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """The modules that hold no others; and the words, such as names of functions, of those that both networks have."""
+    layers = {path: dict(m) for path, m in modules.items() if not any(_holds(path, other) for other in modules)}
+    shared = {
+        path: {key: value for key, value in m.items() if isinstance(value, str)}
+        for path, m in modules.items()
+        if path not in layers and others.get(path, {}).get("type") == m["type"]
+    }
+    return {**shared, **layers}
 
 
 def _holds(path: str, other: str) -> bool:

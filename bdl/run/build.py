@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.strategies import DDPStrategy
 
 import bdl
 from bdl.batch import Reader
@@ -25,6 +27,7 @@ from bdl.frozen import matching
 from bdl.lean import L
 from bdl.lightning.host import find_sampler
 from bdl.lightning.trainer import assemble, silence_lightning
+from bdl.run.arrivals import Arrivals
 from bdl.run.console import WorkProgress
 from bdl.run.directory import RunDirectory
 from bdl.run.machine import compile_if_possible
@@ -54,6 +57,7 @@ class Callbacks:
     progress: bdl.callbacks.StepProgress
     limit: bdl.callbacks.TimeLimit
     save: bdl.SaveLast
+    arrivals: Arrivals | None  # of one chain on several devices
 
     def __iter__(self) -> Iterator[L.Callback]:
         return (callback for callback in vars(self).values() if callback is not None)
@@ -98,7 +102,8 @@ def build_stack(
         inputs, _ = Reader(net)(next(iter(data.slices("train"))))
         stack.baseline.build().check(net, inputs, own_likelihood(loss), data.has("val"))
     limit = limit or bdl.callbacks.TimeLimit(compute.max_time)
-    callbacks = build_callbacks(stack, data, directory, limit, speaks)
+    arrivals = Arrivals(process.rank) if compute.strategy == "ddp" and process.world_size > 1 else None
+    callbacks = build_callbacks(stack, data, directory, limit, speaks, arrivals)
     trainer = build_trainer(compute, plan.report.logger if speaks else None, directory.path, callbacks, process)
     return StackRun(stack, data, net, module, callbacks, trainer)
 
@@ -162,7 +167,8 @@ def refuse_random_centre(sampler: SamplerSettings, sampled: Sequence[str], fresh
 
 
 def build_callbacks(
-    stack: StackPlan, data: DataModule, directory: RunDirectory, limit: bdl.callbacks.TimeLimit, speaks: bool
+    stack: StackPlan, data: DataModule, directory: RunDirectory, limit: bdl.callbacks.TimeLimit, speaks: bool,
+    arrivals: Arrivals | None = None,
 ) -> Callbacks:  # fmt: skip
     keeping, functions = stack.keeping, {name: f and f.build() for name, f in stack.motion.schedule.items()}
     rows = data.checksums() if speaks else {}
@@ -188,9 +194,10 @@ def build_callbacks(
         average,
         bdl.Monitor(keeping.monitor_every),
         build_start(stack, directory.path, speaks),
-        bdl.callbacks.StepProgress(),
+        bdl.callbacks.StepProgress(folder=directory.path),
         limit,
         bdl.SaveLast(directory.path / "checkpoints", keeping.checkpoint_every, keeping.checkpoint, run=run),
+        arrivals,
     )
 
 
@@ -263,6 +270,8 @@ def build_trainer(
         on_cpu = compute.accelerator == "cpu" or not torch.cuda.is_available()
         devices = 1 if on_cpu else [process.local_rank // compute.concurrent]
         single = {"strategy": "auto", "devices": devices, "num_nodes": 1, "plugins": LightningEnvironment()}
+    elif compute.strategy == "ddp" and compute.patience is not None:  # which ends the run first, with a name
+        single = {"strategy": DDPStrategy(timeout=timedelta(seconds=max(1800.0, 2 * compute.patience)))}
     refusal = "the trainer is not available on this machine, choose another, e.g. trainer=cpu"
     built = False if logger is None else logger.build()
     return assemble(callbacks, folder, built, refusal, **{**compute.trainer, **single})

@@ -26,6 +26,7 @@ from bdl.run.completion import asks_for_completion, completion_script
 from bdl.run.config import config_folder, register_resolvers
 from bdl.run.console import one_line_errors, silent_pipe
 from bdl.run.help import ABOUT, HELP, example_of, help_of
+from bdl.run.jobs import noted_in_sweep, told_sweep
 from bdl.run.keys import check_keys
 from bdl.run.sweeps import is_optimising, register_sweeps
 
@@ -41,6 +42,7 @@ OF_FOLDERS = {
     "llc": "run",
     "distil": "run",
     "calibrate": "run",
+    "status": "runs",
 }
 
 
@@ -79,7 +81,7 @@ def command(name: str) -> Callable[[], None]:
     def carry_out(cfg: DictConfig) -> float | None:
         # Hydra has a line of its own for errors that reach it. An optimising sweep must see them.
         errors = nullcontext() if is_optimising(HydraConfig.get()) else one_line_errors()
-        with errors, no_empty_folder():
+        with errors, noted_in_sweep(HydraConfig.get()), no_empty_folder():
             check_keys(name, cfg, HydraConfig.get(), config_folder())
             if name in OF_FOLDERS and (missing := sorted(OmegaConf.missing_keys(cfg))):
                 raise ConfigError(f"{missing[0]} has no value: write it as in {example_of(name)}")
@@ -133,7 +135,8 @@ def run_command(name: str) -> None:
             print(completion_script(list(ABOUT)))
         else:
             sys.argv[1:] = with_key(name, words)
-            command(name)()
+            with told_sweep():
+                command(name)()
 
 
 def main() -> None:

@@ -25,8 +25,8 @@ from bdl.errors import ConfigError
 # hence one run directory. `tuned` counts through the keys of the sampler that read it.
 NO_EFFECT_ON_SAMPLES = (
     "hydra", "logger", "run_dir", "processes", "monitor_every", "checkpoint_every", "train_items", "experiment",
-    "objective", "refit", "calibrate", "weights", "found", "tuned", "trainer.max_time", "data.root", "data.download",
-    "data.cache", "data.loader", "data.workers",
+    "objective", "refit", "calibrate", "weights", "found", "tuned", "trainer.max_time", "trainer.timeout",
+    "data.root", "data.download", "data.cache", "data.loader", "data.workers",
 )  # fmt: skip
 PATHS = ("path", "test_path", "val_path")  # keys of the data whose files count, not their place
 TABLE = "bdl.data.read_table"

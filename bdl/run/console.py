@@ -23,7 +23,7 @@ from bdl.run.suggestions import suggestion
 
 EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
 TRACEBACK = "Traceback (most recent call last)"
-LACKING = re.compile("is not in struct|Could not delete from config|is no key of this command")
+LACKING = re.compile("is not in struct|Could not delete from config|is no key of (this command|the \\w+ that was)")
 LINES = 10  # the most lines of progress where there is no terminal
 
 

@@ -23,6 +23,7 @@ from bdl.posterior.samples import brief
 from bdl.posterior.trained import FOLDER as TRAINED
 from bdl.posterior.trained import START
 from bdl.run.config import checksums_of_files, leaves, plain
+from bdl.run.jobs import NOTE
 from bdl.run.machine import provenance
 from bdl.run.records import (
     CONFIG,
@@ -191,10 +192,12 @@ class RunDirectory:
 
     def _clear(self) -> None:
         """Remove the files of a run that has not started. Without a config.yaml they are not this run's."""
+        (self.path / NOTE).unlink(missing_ok=True)
         if not (self.path / CONFIG).exists():
             return
         manifests = self.path.glob("manifest*.jsonl")
-        for path in [*self._files(), *manifests, *(self.path / name for name in (PREPROCESSING, TIMING))]:
+        notes = self.path.glob("progress-*.json")
+        for path in [*self._files(), *manifests, *notes, *(self.path / name for name in (PREPROCESSING, TIMING))]:
             path.unlink(missing_ok=True)
         for name in (*FOLDERS, START, TRAINED):
             with contextlib.suppress(OSError):  # the folder is not there, or holds hidden files

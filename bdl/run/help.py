@@ -20,6 +20,7 @@ ABOUT = {
     "compare": "Compare runs side by side, a row for each method, with means over seeds.",
     "llc": "Measure the local learning coefficient of a run's trained network.",
     "distil": "Train one network on the average over the samples of a run, and say what it loses.",
+    "status": "Say how runs and the jobs of sweeps stand: waiting, running, ended, failed or killed.",
     "calibrate": "Calibrate a run by simulated data: how true networks rank among its draws.",
 }
 HELP = (

@@ -146,7 +146,7 @@ def sample(
     collect = bdl.CollectSamples(keep, run_dir, full_energy=measures, target=target, overwrite=again)
     labelled = test if test is None or isinstance(test, Mapping) else {"test": test, "train": loader}
     later = [*([] if schedule is None else [schedule]), *([] if labelled is None else [bdl.Report(labelled)])]
-    ours = [collect, bdl.Monitor(monitor_every), bdl.StepProgress(), save]
+    ours = [collect, bdl.Monitor(monitor_every), bdl.StepProgress(folder=run_dir), save]
     what = f"Lightning makes no Trainer with accelerator={accelerator!r} and these callbacks"
     trainer = assemble(
         [*ours, *callbacks, *later], run_dir, refusal=what, accelerator=accelerator, devices=1, max_steps=steps,
@@ -255,7 +255,8 @@ class Report(StepCallback):
         loss = loss_of(pl_module)
         if self.likelihood is None and likelihood_of(loss) is None:
             raise ConfigError(
-                f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}"
+                f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}; "
+                "bdl.sample takes one of them as its loss"
             )
 
     def on_train_batch_start(

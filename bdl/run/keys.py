@@ -61,6 +61,10 @@ def table(*rows: tuple[Any, str]) -> dict[str, Any]:
     return {key: wanted for wanted, keys in rows for key in keys.split()}
 
 
+STRATEGY = Rule(
+    "ddp (one chain on several devices) or chains (a stack on each): a chain lies whole on every device",
+    lambda value: value in ("auto", "ddp", "chains"),
+)
 # A key, or with `.*` every number below it. Further keys may follow from constructors, but none of the trainer's.
 TRAIN = table(
     (STEPS, "length trainer.max_steps"),  # before the schedules, whose numbers may follow from them
@@ -100,13 +104,13 @@ TRAIN = table(
     (number("in [0, 1)", lambda v: 0 <= v < 1), "model.dropout"),
     (ONLY, "sampler.only"),
     (Rule("a mapping from patterns of names to a bdl.Block, or null", rule_of(dict | None).fits), "sampler.blocks"),
-    (POSITIVE, "tune.heat sampler.lr"),
+    (POSITIVE, "tune.heat sampler.lr trainer.timeout"),
     (POSITIVE | None, "trainer.gradient_clip_val"),
     (NOT_NEGATIVE, "tuned.* start.* schedule.* sampler.temperature sampler.weighting.rate.* collect.keep.burn_in"),
     (Literal["lightning.Trainer", "lightning.pytorch.Trainer"], "trainer._target_"),
     (Any, "trainer.devices trainer.max_epochs trainer.max_time"),  # checked by what reads them
     (Rule("a number of processes on each device", whole(1, 1024).fits), "trainer.concurrent"),
-    (Literal["auto", "ddp", "chains"], "trainer.strategy"),
+    (STRATEGY, "trainer.strategy"),
     (Literal["auto", "32-true", "bf16-mixed", "64-true"], "trainer.precision"),
     (Literal[True, False, "warn", None], "trainer.deterministic"),
     (Literal["norm", "value"], "trainer.gradient_clip_algorithm"),

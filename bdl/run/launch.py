@@ -17,7 +17,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from lightning.fabric.utilities.rank_zero import rank_zero_only
@@ -26,6 +26,7 @@ from bdl.disk.temporary import own_folder
 from bdl.errors import BdlError, Stopped
 from bdl.interrupts import signal_in_words
 from bdl.lightning.callbacks.checkpoint import ending_signals
+from bdl.run.arrivals import Watch, share
 from bdl.run.console import one_line_errors
 from bdl.run.processes import STORE
 
@@ -35,12 +36,18 @@ ENDING = {signal.SIGINT, signal.SIGTERM, WARNING}
 GRACE = 60.0  # seconds for the other processes to finish a step and write a checkpoint after one of them has failed
 
 
-def launch(count: int, work: Callable[..., None], *arguments: object, start: Start = "spawn") -> None:
+def launch(
+    count: int,
+    work: Callable[..., None],
+    *arguments: object,
+    start: Start = "spawn",
+    patience: float | None = None,
+) -> None:
     """Run `work(*arguments)` in `count` new processes of this machine, in the environment that torchrun would make.
 
     Every process receives the signals of this one. When one fails, the others are asked to stop, and killed after GRACE
     seconds; when this process dies, they die. Raises Stopped after a signal, otherwise BdlError with the message of the
-    first process that failed.
+    first process that failed, or the name of those that have hung, which are killed.
 
     This is not torch's elastic launcher (`torch.distributed.elastic`, the one of torchrun), because that (2.14)
     - sends the processes SIGINT when their parent is killed. A run answers by finishing a step and writing: an orphan
@@ -49,19 +56,24 @@ def launch(count: int, work: Callable[..., None], *arguments: object, start: Sta
     - hands on neither a second Ctrl-C, on which it leaves its processes running, nor Ctrl-Z.
 
     start: "spawn" starts new interpreters, which import everything again; "fork" copies this process, see `start_by`.
+    patience: seconds for which processes that wait for each other may all stand still, see `Watch`; None: for ever.
     """
     context = multiprocessing.get_context("fork") if start == "fork" else multiprocessing.get_context("spawn")
     messages: SimpleQueue[str] = context.SimpleQueue()
     running: list[BaseProcess] = []
+    places: Any = context.RawArray("q", count)
+    watch = None if patience is None else Watch(places, patience)
     port = find_free_network_port()
     with own_folder() as folder, _forward_signals(running) as signals:
         for rank in range(count):
             if not signals:
-                process = context.Process(target=_run_worker, args=(messages, rank, work, arguments))
+                process = context.Process(target=_run_worker, args=(messages, places, rank, work, arguments))
                 with _environment(rank, count, port, folder / "store"), _signals_blocked():
                     process.start()
                     running.append(process)
-        failed = _wait_for_all(running, lambda: None if signals else _send(signal.SIGTERM, running))
+        failed, hung = _wait_for_all(running, lambda: None if signals else _send(signal.SIGTERM, running), watch)
+    if hung is not None:
+        raise BdlError(hung)
     message = None if messages.empty() else messages.get()
     if signals and (failed or len(running) < count):
         raise Stopped(signals[0], message or f"stopped by {signal_in_words(signals[0])}; the same command resumes it")
@@ -172,7 +184,7 @@ def _environment(rank: int, size: int, port: int, store: Path) -> Iterator[None]
 
 
 def _run_worker(
-    messages: SimpleQueue[str], rank: int, work: Callable[..., None], arguments: tuple[object, ...]
+    messages: SimpleQueue[str], places: Any, rank: int, work: Callable[..., None], arguments: tuple[object, ...]
 ) -> None:
     os.setpgrp()  # Ctrl-C then reaches only the parent, which forwards it; a second signal would mean "stop at once"
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a forked process has the parent's handlers
@@ -182,6 +194,7 @@ def _run_worker(
     signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     rank_zero_only.rank = rank  # type: ignore[attr-defined]  # Lightning read it when it was imported, in a forked process before the fork
+    share(places)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     with one_line_errors(messages.put):
         work(*arguments)
@@ -195,12 +208,15 @@ def _die_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _wait_for_all(processes: Sequence[BaseProcess], stop: Callable[[], None]) -> list[tuple[int, int]]:
-    """Wait until all have ended; call `stop` at the first failure.
+def _wait_for_all(
+    processes: Sequence[BaseProcess], stop: Callable[[], None], watch: Watch | None = None
+) -> tuple[list[tuple[int, int]], str | None]:
+    """Wait until all have ended; call `stop` at the first failure, and kill all where the watch names some.
 
-    Returns (rank, status) of the processes that failed first.
+    Returns (rank, status) of the processes that failed first, and what the watch says.
     """
     first: list[tuple[int, int]] = []
+    words: str | None = None
     deadline = float("inf")
     while True:
         # In this order: a process closes its sentinel before it has a status, and may get it between any two reads
@@ -210,7 +226,9 @@ def _wait_for_all(processes: Sequence[BaseProcess], stop: Callable[[], None]) ->
             first, deadline = failed, time.monotonic() + GRACE
             stop()
         if not alive:
-            return first
+            return first, words
+        if watch is not None and not first and (hung := watch.hung()):
+            words, deadline = watch.words(hung), 0.0
         if time.monotonic() > deadline:
             for process in alive:
                 process.kill()

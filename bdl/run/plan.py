@@ -34,7 +34,13 @@ from bdl.run.tuning_request import TuningRequest
 from bdl.run.typed import typed
 
 Strategy = Literal["auto", "ddp", "chains"]
-OURS = ("_target_", "concurrent", "max_time", "start_epochs")  # keys of the trainer that Lightning's does not know
+OURS = (
+    "_target_",
+    "concurrent",
+    "max_time",
+    "start_epochs",
+    "timeout",
+)  # keys of the trainer that Lightning's does not know
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class Compute:
     tf32: bool
     compiled: bool | Literal["auto"]
     max_time: str | None
+    patience: float | None  # seconds for which the processes of one chain may stand still
     trainer: Mapping[str, Any]  # arguments of Lightning's Trainer, with the precision that auto stands for
 
     @classmethod
@@ -70,7 +77,8 @@ class Compute:
         return cls(
             trainer["accelerator"], trainer.get("strategy", "auto"), processes_per_machine(trainer),
             trainer.get("concurrent", 1), trainer.get("num_nodes", 1), cfg.threads, cfg.tf32, cfg.compile,
-            trainer.get("max_time"), {key: value for key, value in trainer.items() if key not in OURS},
+            trainer.get("max_time"), trainer.get("timeout"),
+            {key: value for key, value in trainer.items() if key not in OURS},
         )  # fmt: skip
 
     def count_steps(self, data: DataModule) -> int | float:

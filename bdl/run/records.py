@@ -18,6 +18,7 @@ from bdl.errors import ConfigError
 from bdl.posterior.calibrated import Calibration, CalibrationRequest, from_plain
 from bdl.posterior.calibration import ConformalSets, TemperatureScaling
 from bdl.posterior.doubt import METRICS
+from bdl.posterior.target_values import Units
 
 CONFIG, PREPROCESSING, TIMING = "config.yaml", "preprocessing.json", "timing.json"  # METRICS is of the posterior
 CALIBRATION = "calibration.json"
@@ -73,6 +74,12 @@ def read_preprocessing(run: Path) -> dict[str, Any]:
             "could have; use bdl.Posterior in Python"
         )
     return read_json(path, "restore it")
+
+
+def read_units(run: Path) -> list[Units]:
+    """The units of the targets of a finished run, as its table's encoding has them; [] where there are none."""
+    target = read_preprocessing(run).get("target") or {} if (run / PREPROCESSING).exists() else {}
+    return [Units(p["name"], p["mean"], p["std"]) for p in target.get("parts", [target]) if "std" in p]
 
 
 def is_calibrated(run: Path, request: CalibrationRequest) -> bool:

@@ -30,6 +30,7 @@ from bdl.likelihoods import Loss
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.stacking_file import FILES as STACKING
 from bdl.posterior.store import SampleStore
+from bdl.posterior.tensors import FROZEN
 from bdl.posterior.trained import FOLDER as TRAINED
 from bdl.posterior.trained import START
 from bdl.run.config import leaves, usable_cores
@@ -78,19 +79,20 @@ def load_runs(
 def refuse_too_large(config: DictConfig, run: Path) -> None:
     """Raise ConfigError for a network with more numbers than a file of samples holds, before it takes memory."""
     section = Section[torch.nn.Module].of(config.model)
-    known = section.target.startswith(("bdl.models.", "torch.nn."))
-    if not known or OmegaConf.select(config, "sampler.only") is not None:
-        return
+    names = [str(name) for key, name in leaves(OmegaConf.to_container(config.model)) if key.endswith("_target_")]
+    if not section.target.startswith(("bdl.models.", "torch.nn.")) or "bdl.models.pretrained" in names:
+        return  # a package of the user's, or a network of the size that a file has
     try:
         with torch.device("meta"):
             numbers = sum(p.numel() for p in section.build().parameters())
     except (RuntimeError, NotImplementedError):  # a network that needs values while it is built
         return
-    held = max((path.stat().st_size for path in (run / "samples").glob("*.safetensors")), default=None)
-    if held is not None and 2 * numbers > held:  # numbers of 2 bytes at least
+    sizes = {path.name: path.stat().st_size for path in (run / "samples").glob("*.safetensors")}
+    held = sizes.pop(FROZEN, 0) + max(sizes.values(), default=0)  # each sample holds what `sampler.only` names
+    if sizes and 2 * numbers > held:  # numbers of 2 bytes at least
         raise ConfigError(
-            f"{run / CONFIG} describes a network of {numbers:,} numbers, and no file of samples has more than "
-            f"{held:,} bytes: it was altered (model); restore it"
+            f"{run / CONFIG} describes a network of {numbers:,} numbers, and a sample with its frozen part has "
+            f"{held:,} bytes at most: it was altered (model); restore it"
         )
 
 

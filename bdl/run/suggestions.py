@@ -27,6 +27,9 @@ def suggestion(text: str, command: str, conf: Path) -> str | None:
         what, remedy = f"{group}={choice}: there is no such {group}", f"choose among {', '.join(choices)}"
         meant = nearest(choice, choices)
     elif match := MISSING.search(text):
+        if choices := [choice for choice, keys in choices_of(command, conf) if match[1] in keys]:
+            which = " or ".join(choices[:3]) + (" and others" if len(choices) > 3 else "")
+            return f"{match[1]} is a key of {which}, which this command line does not choose: add {choices[0]}"
         what, remedy = f"{match[1]} is no key of this command", "--help lists the keys"
         meant = nearest(match[1], list(keys_of(command, conf)))
     else:
@@ -55,13 +58,18 @@ def nearest(word: str, words: Sequence[str]) -> str | None:
 def keys_of(command: str, conf: Path) -> Iterator[str]:
     """The keys that any configuration of the command may hold: its own, and those of its groups' files."""
     yield from _keys_below(_read(conf / f"{command}.yaml"))
-    if command == "train":
-        for path in sorted(conf.rglob("*.yaml")):
-            group = path.relative_to(conf).parent.as_posix().replace("/", ".")
-            if group != "." and not group.startswith(GLOBAL):
-                yield group
-                whole = "# @package _global_" in path.read_text()  # a file that names its keys from the top
-                yield from _keys_below(_read(path), "" if whole else f"{group}.")
+    for choice, keys in choices_of(command, conf):
+        yield choice.partition("=")[0].replace("/", ".")
+        yield from keys
+
+
+def choices_of(command: str, conf: Path) -> Iterator[tuple[str, list[str]]]:
+    """The choices of the command's groups, such as start=adamw, each with its keys."""
+    for path in sorted(conf.rglob("*.yaml")) if command == "train" else ():
+        group = path.relative_to(conf).parent.as_posix()
+        if group != "." and not group.startswith(GLOBAL):
+            whole = "# @package _global_" in path.read_text()  # a file that names its keys from the top
+            yield f"{group}={path.stem}", [*_keys_below(_read(path), "" if whole else f"{group.replace('/', '.')}.")]
 
 
 def _keys_below(values: Any, before: str = "") -> Iterator[str]:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -35,13 +35,14 @@ from bdl.run.build import StackRun, build_stack
 from bdl.run.config import register_resolvers
 from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory
+from bdl.run.jobs import NOTE, noted
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.objective import check_objective, objective_value
 from bdl.run.outcome import Outcome, gather_outcomes
 from bdl.run.plan import Plan, ReportPlan, RunRequest
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
-from bdl.run.records import METRICS, TIMING, is_calibrated, read_config, read_seconds
+from bdl.run.records import METRICS, TIMING, is_calibrated, read_config, read_seconds, read_units
 from bdl.run.run_data import RunData
 from bdl.run.section import own_likelihood
 from bdl.run.stacking import ChainWeights
@@ -91,7 +92,7 @@ def carry_out(request: RunRequest, process: ProcessInfo) -> float | None:
         raise ConfigError(f"trainer.num_nodes={compute.machines}: let torchrun or srun start the processes")
     count = max(1 if process.launched else compute.per_machine, plan.stacks.carriers)
     data = RunData(process.is_main)
-    with given_back(), directory.owned() if process.is_main else contextlib.nullcontext():
+    with given_back(), owned(directory, request) if process.is_main else contextlib.nullcontext():
         if count > 1:
             data.read(plan.data(plan.stacks.first))  # before tuning and the stacks are divided among processes
         plan = tuned(request, process, data)
@@ -99,8 +100,15 @@ def carry_out(request: RunRequest, process: ProcessInfo) -> float | None:
             return run(plan, process, data)
         start = start_by(compute.accelerator)
         with data.handed_over(start):
-            launch(count, run_in_new_process, plan, request.hydra, data, start=start)
+            launch(count, run_in_new_process, plan, request.hydra, data, start=start, patience=compute.patience)
         return objective_value(directory.metrics, report.objective)
+
+
+@contextlib.contextmanager
+def owned(directory: RunDirectory, request: RunRequest) -> Iterator[None]:
+    """This process owns the folder, which says so to `bdl status`."""
+    with directory.owned(), noted(directory.path / NOTE, request.hydra.overrides.task):
+        yield
 
 
 def run_in_new_process(plan: Plan, hydra: HydraConf, data: RunData) -> None:
@@ -147,7 +155,7 @@ def answer(directory: RunDirectory, metrics: dict[str, float], calibrate: Calibr
         again = "; remove it, and the same command makes it again" if name == METRICS else ""
         warnings.warn(f"{directory.path / name} {fault}{again}", BdlWarning, stacklevel=2)
     print(f"{directory.path} already holds this run, complete; another seed or hydra.run.dir makes a new one")
-    print_summary(metrics)
+    print_summary(metrics, units=read_units(directory.path))
     if calibrate is not None and not is_calibrated(directory.path, calibrate):
         print(f"it is not calibrated so: {calibration(directory.path, calibrate)} does it")
 

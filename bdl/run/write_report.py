@@ -87,6 +87,7 @@ def write_report(request: ReportRequest) -> dict[str, float]:
             request.posterior, request.splits, outcome.trace, request.ood, progress, start, request.calibrate
         )
     summary.command, summary.seconds = request.command, request.seconds
+    summary.folder = "" if request.command else str(run)
     summary.metrics |= {**request.law, **compared(request.simple, summary.evaluations)}
     if request.chain_weights is not None:
         request.chain_weights.add_to(summary, request.posterior)
@@ -159,7 +160,7 @@ def publish(
     summary.metrics |= verdict(summary.metrics).numbers
     write_metrics(folder / METRICS, summary.metrics)
     print(f"report: {page}")
-    print_summary(summary.metrics, summary.seconds, summary.class_names)
+    print_summary(summary.metrics, summary.seconds, summary.class_names, words.units)
     return data
 
 

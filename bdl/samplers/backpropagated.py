@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ def _compared(closure: Callable[[], Any]) -> Any:
 
 
 class Backpropagated(TorchFunctionMode):
-    """Adds up the values from which `Tensor.backward` is called, while it is entered.
+    """Adds up the values from which `Tensor.backward` is called, and notes the gradients that it leaves.
 
     A loss that is scaled, as a GradScaler does, or back-propagated several times, leaves other gradients than its own:
     the chain then samples another temperature, and its energies do not show it.
@@ -49,6 +49,7 @@ class Backpropagated(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.total: Tensor | None = None
+        self.left: list[tuple[Tensor, Tensor, int]] = []  # parameter, gradient and how often that had been changed
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -57,12 +58,24 @@ class Backpropagated(TorchFunctionMode):
             root = args[0].detach()
             value = (root if gradient is None else root * gradient).sum().double()
             self.total = value if self.total is None else self.total + value
+            leaves = list(leaves_of(args[0]))
+            func(*args, **kwargs)
+            self.left = [(leaf, leaf.grad, leaf.grad._version) for leaf in leaves if leaf.grad is not None]
+            return None
         return func(*args, **kwargs)
 
     def compare(self, loss: Tensor) -> None:
         """Warn where the sum is not that of the () or (C,) losses. A device sync."""
         if self.total is None:  # the gradients come in another way, which cannot be compared
             return
+        if any(leaf.grad is not grad or grad._version != version for leaf, grad, version in self.left):
+            warnings.warn(
+                "the closure changes the gradients after it back-propagates, as clip_grad_norm_ does: the chain then "
+                "follows another distribution, or another temperature; clip by an argument of the Sampler, such as "
+                "clip=bdl.ClipNorm(1.0), and leave the gradients as they are",
+                BdlWarning,
+                stacklevel=10,
+            )
         sent, returned = float(self.total), float(loss.detach().double().sum())
         if torch.isfinite(self.total) and abs(sent - returned) > FAR * max(abs(sent), abs(returned)):
             warnings.warn(
@@ -72,3 +85,16 @@ class Backpropagated(TorchFunctionMode):
                 BdlWarning,
                 stacklevel=10,
             )
+
+
+def leaves_of(root: Tensor) -> Iterator[Tensor]:
+    """The tensors whose `grad` a backward pass from here adds to."""
+    seen, waiting = set(), [root.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if (leaf := getattr(node, "variable", None)) is not None:
+            yield leaf
+        waiting += [following for following, _ in node.next_functions]

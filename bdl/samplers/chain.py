@@ -121,9 +121,10 @@ class Chain:
         return injects
 
     def note_walk(self, steps: int) -> None:
-        """Count steps that compiled code has made."""
+        """Count steps that were made together."""
         self.steps += steps
         self.entropy = self.configurational_temperature = None
+        self._z_is_zero = False
 
     def advance(self, state: Any) -> None:
         """Take the state that the dynamics has returned, and count the step."""

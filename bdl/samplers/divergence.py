@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -43,9 +43,20 @@ class DivergenceWatch:
         if self._since_bad is not None:  # inf - inf and NaN - NaN are NaN: fewer kernels than isfinite has
             self._since_bad.add_((self._since_bad > 0) | (total - total).isnan())
 
-    def see(self, step: int, total: Tensor, suspects: Callable[[], Named], lr: Scalar) -> None:
-        """Raise DivergedError for a bad step, with a counter some steps later. suspects: the parts of `total`."""
-        self._last = step
+    def note_all(self, totals: Sequence[Tensor]) -> None:
+        """`note` for several steps, in few kernels."""
+        if self._since_bad is not None:
+            since = torch.arange(len(totals), 0, -1, device=self._since_bad.device)  # steps since each, it included
+            each = torch.stack(list(totals))
+            first = ((each - each).isnan() * since).amax()
+            self._since_bad.copy_(torch.where(self._since_bad > 0, self._since_bad + len(totals), first))
+
+    def see(self, step: int, total: Tensor, suspects: Callable[[], Named], lr: Scalar, noted: int = 1) -> None:
+        """Raise DivergedError for a bad step, with a counter some steps later. suspects: the parts of `total`.
+
+        noted: how many steps from this one on were noted.
+        """
+        self._last = step + noted - 1
         if self._since_bad is None:
             if not math.isfinite(total.item()):
                 refuse(step, suspects(), lr)  # one by one, since a sum of finite numbers may overflow

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,16 +12,16 @@ from bdl.samplers.dynamics.base import Scalar
 
 
 class HeldNumbers:
-    """Tensors (C,) and numbers by name, on the device and in the type of `like` (C,), a tensor of energies."""
+    """Tensors (C,) and numbers by name, on the device and in the type of `like` (C,), such as a tensor of energies."""
 
     def __init__(self, like: Tensor):
         self._like = like
         self._tensors: dict[str, Tensor] = {}
-        self._values: dict[str, Scalar] = {}  # what the tensors hold, of numbers and of tensors on the CPU
+        self._values: dict[str, Any] = {}  # what the tensors hold, of numbers and of tensors on the CPU
 
-    def serves(self, energy: Tensor) -> bool:
-        """Whether kernels on these energies (C,) may read the tensors."""
-        return self._like.device == energy.device
+    def serves(self, like: Tensor) -> bool:
+        """Whether kernels on such tensors may read these ones."""
+        return self._like.device == like.device and self._like.dtype == like.dtype
 
     def copy(self, name: str, value: Tensor) -> Tensor:
         """The tensor of this name, with the numbers of one on its device."""
@@ -40,6 +43,16 @@ class HeldNumbers:
             place.fill_(value)
             self._values[name] = value
         return place
+
+    def rows(self, name: str, rows: Sequence[tuple[float, ...]], most: int) -> Tensor:
+        """The tensor (most, n) of this name, whose first rows are filled if a number is another one than before."""
+        if name not in self._tensors:
+            self._tensors[name] = self._like.new_empty(most, len(rows[0]))
+        if self._values.get(name) != rows:
+            values = torch.tensor(rows, dtype=self._like.dtype)
+            self._tensors[name][: len(rows)].copy_(values, non_blocking=True)
+            self._values[name] = rows
+        return self._tensors[name]
 
     def _place(self, name: str, each: bool) -> Tensor:
         if name not in self._tensors:

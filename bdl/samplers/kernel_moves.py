@@ -19,6 +19,7 @@ from bdl.samplers.dynamics.metropolis import Metropolis
 from bdl.samplers.moves import Moves, Walk
 from bdl.samplers.potential import BoundGradient, Closure
 from bdl.samplers.settings import StepSettings
+from bdl.samplers.whole_steps import KernelSteps, log_uniform
 
 RECHECK = 100  # steps between checks that one θ always has the same energy
 ROUNDING = 1e-4  # relative difference that summation in another order may make in single precision
@@ -36,6 +37,7 @@ class KernelMoves(Moves):
 
     def __post_init__(self) -> None:
         self.compiled, self.kernel = CompiledMCLMC(self.chain), cast(Any, self.chain.dynamics)
+        self.whole = KernelSteps(self.chain, self.potential, self._evaluate)
 
     def step(self, closure: Closure | None, loss: Tensor | None, now: StepSettings, measure: bool) -> Tensor:
         return self.move(self._by_closure(closure), now)
@@ -69,9 +71,9 @@ class KernelMoves(Moves):
         return chain.per_chain(start_loss.reshape(-1))
 
     def is_single(self, step: int) -> bool:
-        return is_rechecked(step)
+        return is_rechecked(step) or self.on_gpu and step < (self.kernel.adapt_steps or 0)
 
-    def walk(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
+    def walk_in_c(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
         """A step that is not finite is undone, as in a single step."""
         chain, kernel = self.chain, self.compiled
         if chain.stray.has_moved(chain.theta) or not bool(torch.isfinite(chain.state.potential).all()):
@@ -110,16 +112,17 @@ class KernelMoves(Moves):
     def _python_step(self, at_theta: AtTheta, now: StepSettings) -> Any:
         """The state after one step that the kernel makes itself."""
         chain, state = self.chain, self.chain.state
-        z, device = chain.draw(now.temperature), chain.theta.device
-        uniform = torch.rand((*chain.lead, 1), generator=chain.generator, dtype=widest(device), device=device)
-        lr, tau = chain.column(now.lr), chain.column(now.temperature) / self.potential.num_data
+        z, log_u, start = chain.draw(now.temperature), log_uniform(chain), state.theta
+        lr, tau = self.whole.numbers(now) or (
+            chain.column(now.lr),
+            chain.column(now.temperature) / self.potential.num_data,
+        )
         tau = tau.to(widest(tau.device)) if isinstance(tau, Tensor) else tau
-        start = state.theta
 
         def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
             return self._evaluate(at_theta, theta, start)
 
-        return self.kernel.kernel(state, evaluate, lr, tau, z, uniform.log())
+        return self.kernel.kernel(state, evaluate, lr, tau, z, log_u)
 
     def _compiled_step(self, at_theta: AtTheta, now: StepSettings) -> Any:
         """The state after one step in compiled code, which makes its noise and adds the prior itself."""
@@ -170,7 +173,8 @@ class KernelMoves(Moves):
         value = value.squeeze(-1)
         if known:
             self._refuse_change(float(((value - s.potential).abs() / s.potential.abs().clamp_min(1e-2)).max()))
-        s.potential, s.gradient = value, gradient
+        s.potential.copy_(value)  # in place, because graphs read them
+        s.gradient.copy_(gradient)
 
     def _refuse_change(self, change: float) -> None:
         """Raise ConfigError if the energy of one θ has changed by more than this share."""

@@ -6,7 +6,7 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ from bdl.samplers.parallel import alike
 from bdl.samplers.potential import BoundGradient, Closure, Evaluation, Launch, Potential
 from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.reweighting import Reweighting
+from bdl.samplers.whole_steps import LONGEST, GradientSteps, WalkBatches, WholeSteps
 
 Walk = Callable[[Sequence[Tensor], Tensor, int, int], int]  # (gradients, losses, after, context): see `Gradient.walk`
 READ = 2**20  # numbers that the gradients which a walk keeps for the batch noise have at most: 4 MiB
@@ -53,6 +54,7 @@ class Moves(ABC):
     replicas: Replicas | None
 
     compiled: CompiledSteps = field(init=False)  # says which steps it `takes`
+    whole: WholeSteps = field(init=False)  # the same on a GPU
 
     def loss(self, closure: Closure | None, items: int | None) -> Tensor | None:
         """What has to be known of the batch before `step`: the loss of a closure that is called once.
@@ -74,23 +76,44 @@ class Moves(ABC):
         return False
 
     def can_walk(self, settings: Sequence[StepSettings]) -> bool:
-        """Whether compiled code makes the update in each of the steps, and nothing else has a part in them."""
+        """Whether compiled code or graphs make the update in each of the steps, and nothing else has a part in them."""
+        if self.chain.steps == 0 or self.replicas is not None:
+            return False  # the first step sees whether anything tells the chains apart
+        if self.on_gpu:
+            return self.whole.takes(settings)
         distinct = {id(now): now for now in settings}.values()
-        return (
-            self.chain.steps > 0  # the first step sees whether anything tells the chains apart
-            and self.replicas is None
-            and all(self.compiled.takes(self.potential.prior, self.potential.num_data, *now.pair) for now in distinct)
-        )
+        return all(self.compiled.takes(self.potential.prior, self.potential.num_data, *now.pair) for now in distinct)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.chain.theta.device.type == "cuda"
+
+    @property
+    def graphs(self) -> tuple[bool, bool]:
+        """Whether CUDA graphs may hold the gradient, and whether in whole steps alone."""
+        dynamics = self.chain.dynamics
+        return dynamics.recordable or not dynamics.full_batch, dynamics.full_batch
 
     @property
     def longest(self) -> int:
         """How many steps a walk may have; 0 where one would not pay."""
+        if self.on_gpu:
+            return LONGEST
         steps = READ * EVERY // (len(WEIGHTS) * self.chain.theta.numel())  # so many gradients of EVERY are kept
         return steps if steps >= FEWEST else 0
 
+    def walk(self, gradients: Walk | WalkBatches, settings: Sequence[StepSettings]) -> int:
+        """Make the steps with these settings, for which `can_walk` holds. Returns how many were made."""
+        if self.on_gpu:
+            return self.whole.walk(cast(WalkBatches, gradients), settings)
+        made = self.walk_in_c(cast(Walk, gradients), settings)
+        if made:
+            self.chain.note_walk(made)
+        return made
+
     @abstractmethod
-    def walk(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
-        """Make the steps with these settings, for which `can_walk` holds. Returns how many compiled code has made."""
+    def walk_in_c(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
+        """Make the steps in compiled code; returns how many. The chain has still to count them."""
 
     def lr_and_tau(self, settings: Sequence[StepSettings]) -> list[tuple[float, float]]:
         """Of steps that have one lr and one T."""
@@ -113,6 +136,7 @@ class GradientMoves(Moves):
 
     def __post_init__(self) -> None:
         self.compiled, self.python = CompiledUpdate(self.chain), PythonUpdate(self.chain, self.potential)
+        self.whole = GradientSteps(self.chain, self.potential, self.batch_noise, self.reweighting)
 
     def loss(self, closure: Closure | None, items: int | None) -> Tensor | None:
         sizes, told = self.potential.sizes, self.chain.host.items
@@ -150,7 +174,7 @@ class GradientMoves(Moves):
             self.replicas.swap(chain, potential, self.batch_noise, now, launch)
         multiplier = self.reweighting.weigh(e.g, e.energy, potential, now, update.scale, launch)  # (..., 1)
         chain.measure(chain.theta, e.g, e.idle, potential.num_data, potential.prior.offset)
-        lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
+        lr, tau = self.whole.numbers(now) or chain.per_coordinate(now.lr, now.temperature, potential.num_data)
         chain.entropy = chain.dynamics.entropy(chain.state)
         alone = potential.idle.values(e.idle)
         z = update.noise(now.temperature)
@@ -158,11 +182,14 @@ class GradientMoves(Moves):
         potential.idle.put_back(alone)
         potential.renew_prior(now.temperature)
 
-    def can_walk(self, settings: Sequence[StepSettings]) -> bool:
-        plain = type(self.evaluation) is BatchGradient and self.potential.clip is None
-        return plain and not self._weighted and super().can_walk(settings)
+    def is_single(self, step: int) -> bool:
+        return self.on_gpu and self.whole.room == 0
 
-    def walk(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
+    def can_walk(self, settings: Sequence[StepSettings]) -> bool:
+        in_graphs = self.on_gpu or self.potential.clip is None and not self._weighted
+        return in_graphs and type(self.evaluation) is BatchGradient and super().can_walk(settings)
+
+    def walk_in_c(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
         chain, steps = self.chain, len(settings)
         losses = chain.theta.new_empty(steps, chain.chains or 1)
         read = {k: torch.empty_like(chain.g) for k in range(steps) if self.batch_noise.reads(chain.steps + k)}

@@ -119,9 +119,10 @@ class Potential(Saved):
             raise ConfigError(f"{self.needs_energy} needs the energy of every step: {cause}")
         return loss
 
-    def evaluate(self, loss: Tensor | None, idle: list[int], measure: bool = True) -> Evaluation:
+    def evaluate(self, loss: Tensor | None, idle: list[int], measure: bool = True, notes: bool = True) -> Evaluation:
         """The loss with its energy and its gradient, which is in chain.g already. measure: False skips the energy.
 
+        notes: whether the watch for divergence counts the step here.
         A graph may hold its kernels: they depend neither on the step nor on its numbers, and never wait. `accept` has
         to follow. Ranks of a group stop together: what they share is in `total`, and not the loss of one's own batch.
         """
@@ -135,7 +136,8 @@ class Potential(Saved):
             total = total + energy.sum()
         elif loss is not None and self.chain.host.group is None:
             total = total + loss.sum()
-        self.divergence.note(total)
+        if notes:
+            self.divergence.note(total)
         return Evaluation(loss, energy, self.chain.g, idle, total)
 
     def evaluate_by(self, gradient: BoundGradient, measure: bool, reads: tuple[object, ...] = ()) -> Evaluation:
@@ -151,8 +153,11 @@ class Potential(Saved):
         e = gradient.launch(work, (measure, self.chain.host.loss_is_whole), reads)
         return replace(e, energy=None if e.energy is None else e.energy.clone())  # others keep it beyond this step
 
-    def accept(self, e: Evaluation, lr: Scalar) -> None:
-        """Make e's energy the present one. Raises DivergedError if e is not finite; on a GPU some steps later."""
+    def accept(self, e: Evaluation, lr: Scalar, steps: int = 1) -> None:
+        """Make e's energy the present one. Raises DivergedError if e is not finite; on a GPU some steps later.
+
+        steps: how many have been evaluated, of which e is the first.
+        """
         if e.idle:
             self.idle.note(e.idle, e.loss)
         self.energy = e.energy
@@ -163,7 +168,7 @@ class Potential(Saved):
                 yield f"the gradient of {name}", view
 
         try:
-            self.divergence.see(self.chain.steps, e.total, suspects, lr)
+            self.divergence.see(self.chain.steps, e.total, suspects, lr, steps)
         except DivergedError as error:
             self._replace(error, e.loss, e.energy)
         self.energy_watch.see(self.chain.steps, e.loss, lr)

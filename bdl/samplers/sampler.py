@@ -36,6 +36,7 @@ from bdl.samplers.settings import Defaults, StepSettings, check_numbers
 from bdl.samplers.temperatures import ChainTemperatures
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.samplers.weighting.reweighting import Reweighting
+from bdl.samplers.whole_steps import WalkBatches
 from bdl.snapshot import Snapshot, of_rows
 from bdl.torch_private import has_step_hooks
 
@@ -196,17 +197,16 @@ class Sampler(Shown, torch.optim.Optimizer):
         return self.moves.advance(gradient, self.used, measure)
 
     @torch.no_grad()
-    def walk(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
-        """Make steps of a sampler that `is_plain`, each as by `advance(measure=False)`, in C; returns how many.
+    def walk(self, gradients: Walk | WalkBatches, settings: Sequence[StepSettings]) -> int:
+        """Make steps of a sampler that `is_plain`, each as by `advance(measure=False)`, in C or in CUDA graphs.
 
-        gradients: `Gradient.walk` on the steps' batches. A step that compiled code leaves, as it does where a gradient
-        is not finite, is for `advance` to make on its batch.
+        gradients: `Gradient.batches` of the steps. Returns how many were made. A step that compiled code leaves, as it
+        does where a gradient is not finite, is for `advance` to make on its batch.
         """
         self._follow()
         made = self.moves.walk(gradients, settings) if self.moves.can_walk(settings) else 0
         if made:
             self.used, self.potential.energy = settings[made - 1], None
-            self.chain.note_walk(made)
         return made
 
     @property

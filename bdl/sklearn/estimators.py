@@ -67,7 +67,10 @@ class BayesianMLP(BaseEstimator):
         """A `bdl.Prediction` of classes, or a `bdl.ValuePrediction` of the standardised target."""
         check_is_fitted(self)
         rows: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse=True)
-        x = self._encode(dense(rows)).double()
+        frame = self._frame(dense(rows))
+        if self.standardize:
+            self.encoding_.warn_of_far(frame, self.posterior_.target["num_data"], "X")
+        x = self.encoding_.encode(frame, "X: ", "X").double()
         with on_threads(1):
             return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
@@ -84,12 +87,12 @@ class BayesianMLP(BaseEstimator):
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
         codes = group_numbers(groups, len(y), "groups")
-        self.posterior_, self.verdict_ = sample(net, likelihood, self._encode(X), y, plan, codes, weights)
+        self.posterior_, self.verdict_ = sample(
+            net, likelihood, self.encoding_.encode(self._frame(X), "X: ", "X"), y, plan, codes, weights
+        )
 
-    def _encode(self, X: np.ndarray) -> Tensor:
-        """(n, features) float32 inputs of the network."""
-        frame = pd.DataFrame(X, columns=[column.name for column in self.encoding_.columns])
-        return self.encoding_.encode(frame, "X: ", "X")
+    def _frame(self, X: np.ndarray) -> pd.DataFrame:
+        return pd.DataFrame(X, columns=[column.name for column in self.encoding_.columns])
 
     def _net(self, outputs: int, rows: int, classes: int = 0) -> nn.Module:
         inputs, hidden = self.n_features_in_, self.hidden_layer_sizes

@@ -18,7 +18,7 @@ from bdl.errors import ConfigError
 from bdl.run.records import read_metrics
 from literature.distances import with_error
 from literature.experiment import Context, Result, Table, experiment
-from literature.figures import BLUE, RED, canvas, label
+from literature.figures import BLUE, PALE, RED, canvas, label
 from literature.sources import SLIDES
 
 EPOCHS = 500  # length of the runs in conf/experiment
@@ -40,6 +40,7 @@ SCHEDULES = {
     "fixed_hot": "T = 1, lr fixed", "decay_hot": "T = 1, lr falls", "decay_both_hot": "T = 1, lr, T fall",
 }  # fmt: skip
 HOT = [f"{schedule}_hot_{method}" for schedule in ("fixed", "decay", "decay_both") for method in ("sghmc", "awsghmc")]
+RULED = 100.0  # T_eff / T from which on batches make 99 % of the noise
 METHODS = {"msgd": "M-SGD", "sghmc": "SGHMC", "awsghmc": "AWSGHMC"}
 
 
@@ -162,33 +163,52 @@ def row(data: str, cell: str, runs: list[FinishedRun]) -> list[str]:
     heat = [1 + run.metrics["noise_ratio"] for run in runs if run.metrics["temperature"]]
     pull = [run.metrics["weighting/multiplier"] for run in runs if "weighting/multiplier" in run.metrics]
     means = [f"{statistics.mean(values):.2f}" if values else "–" for values in (heat, pull)]
+    if heat and statistics.mean(heat) > RULED:
+        means[0] += ": T and weighting cannot matter"
     about = (listed(getattr(run, name) for run in runs) for name in ("samples", "epochs", "seed", "device"))
     published = [f"{value:.2f}" for value in PUBLISHED[data].get(cell, ())] or ["–", "–"]
     return [SCHEDULES[schedule], METHODS[method], *published, *ours, *means, *about]
 
 
 def draw(data: str, cells: dict[str, list[FinishedRun]]) -> Figure:
-    height = 0.8 + len(cells) / 3
-    figure, axes = canvas("Published (crosses) and ours (dots)", width=6.5, height=height)
+    """A row for each cell that has runs: from single samples to the average, beside the published average."""
+    rows = [(cell, run) for cell, runs in cells.items() for run in runs]
+    names = list(dict.fromkeys(cell for cell, _ in rows))
+    figure, axes = canvas(headline(data, rows), width=5.2, height=1.6 + len(names) / 3)
     ax = axes[0, 0]
-    for row, (cell, runs) in enumerate(cells.items()):
-        for at, name, colour in ((0, "one sample", BLUE), (1, "average of all samples", RED)):
-            values = [(run.one, run.average)[at] for run in runs]
-            shown = name if row == 0 else None
-            ax.plot(
-                PUBLISHED[data].get(cell, (math.nan, math.nan))[at],
-                row,
-                "x",
-                color=colour,
-                label=shown and f"published, {name}",
-            )
-            ax.plot(values, [row] * len(values), "o", color=colour, ms=5, label=shown and f"ours, {name}")
-    named = [cell.rsplit("_", 1) for cell in cells]
-    ax.set_yticks(range(len(cells)), [f"{METHODS[method]}, {SCHEDULES[schedule]}" for schedule, method in named])
-    ax.invert_yaxis()
-    label(ax, "", "accuracy (%)")
-    figure.legend(loc="outside lower center", ncols=2)
+    for cell, run in rows:
+        at = names.index(cell)
+        ax.plot([run.one, run.average], [at, at], "-", color=PALE, lw=3, zorder=1)
+        ax.plot(run.one, at, "o", color=BLUE)
+        ax.plot(run.average, at, "o", color=RED)
+        ax.plot(PUBLISHED[data].get(cell, (math.nan, math.nan))[1], at, "|", color="black", ms=13, mew=2)
+    for style, colour, name in (("o", BLUE, "one sample"), ("o", RED, "average"), ("|", "black", "published average")):
+        ax.plot([], [], style, color=colour, ls="", label=name)
+    parts = [cell.rsplit("_", 1) for cell in names]
+    ax.set_yticks(range(len(names)), [f"{METHODS[method]}, {SCHEDULES[schedule]}" for schedule, method in parts])
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    label(ax, "", f"accuracy on test images (%), {listed(run.epochs for _, run in rows)} epochs")
+    figure.legend(loc="outside lower center", ncols=3, columnspacing=1.0, handletextpad=0.3)
     return figure
+
+
+def headline(data: str, rows: list[tuple[str, FinishedRun]]) -> str:
+    """What the runs say: the gain of the average, and how far it is from the published average."""
+    gains: dict[str, list[float]] = {}
+    for cell, run in rows:
+        gains.setdefault("stays" if cell.startswith("fixed") else "falls", []).append(run.average - run.one)
+    said = ", ".join(f"{reach(values)} points where lr {does}" for does, values in gains.items())
+    far = [run.average - PUBLISHED[data][cell][1] for cell, run in rows if cell in PUBLISHED[data]]
+    if not far:
+        return f"The average gains {said}"
+    beside = f"{reach(far)} lower" if max(far) > 0 else f"{reach([-f for f in far])} higher"
+    return f"The average gains {said}; published averages are {beside}"
+
+
+def reach(values: list[float]) -> str:
+    """From the least to the largest of them."""
+    low, high = (f"{value:.1f}" if abs(value) < 10 else f"{value:.0f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def listed(values: Any) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bdl.posterior.plot.axes import BLUE, GREEN, GREY, ORANGE, PALETTE, PINK, RED, SKY, YELLOW
+from bdl.posterior.plot.axes import BLUE, GREEN, GREY, ORANGE, PALE, PALETTE, PINK, RED, SKY, YELLOW
 from bdl.posterior.report.figures import STYLE as REPORT
 
-__all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "PALETTE", "PINK", "RED", "SKY", "YELLOW", "canvas", "label"]
+__all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "PALE", "PALETTE", "PINK", "RED", "SKY", "YELLOW", "canvas", "label"]
 
 DPI = 130
 STYLE: dict[Any, Any] = {

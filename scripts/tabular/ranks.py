@@ -60,17 +60,15 @@ def critical_difference(k: int, tables: int) -> float:
 
 def draw(panels: Mapping[str, Ranks], path: Path) -> None:
     """A diagram for each score, as a PNG: methods at their mean ranks, and bars over those that do not differ."""
-    columns = min(2, len(panels))
-    lines = -(-len(panels) // columns)
     most = max(len(ranks.methods) for ranks in panels.values())
+    firsts = {ranks.methods[int(np.argmin(ranks.mean))] for ranks in panels.values()}
     with matplotlib.rc_context({"font.size": 10}):
-        figure = Figure((5.4 * columns, (1.3 + 0.16 * most) * lines + 0.4), layout="constrained")
-        axes = figure.subplots(lines, columns, squeeze=False).flat
-        for ax in axes:
+        figure = Figure((5.4, (1.2 + 0.16 * most) * len(panels) + 0.6), layout="constrained")
+        for (title, ranks), ax in zip(panels.items(), figure.subplots(len(panels), squeeze=False).flat, strict=True):
             ax.axis("off")
-        for (title, ranks), ax in zip(panels.items(), figure.axes, strict=False):
             diagram(ax, title, ranks)
-        figure.suptitle("Mean ranks over public tables (left is better)", fontweight="bold")
+        best = f"{' or '.join(sorted(firsts))} has the lowest mean rank"
+        figure.suptitle(f"{best};\nbars join methods that do not surely differ", fontweight="bold")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120)
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from benchmarks.speed import chains as bench_chains
 from benchmarks.speed import predict as bench_predict
 from benchmarks.speed import scale as bench_scale
 from benchmarks.speed import start as bench_start
@@ -22,6 +23,8 @@ from benchmarks.speed.timing import Clock, TakeTurns
 from benchmarks.speed.torch_kernels import BareLoop, SamplerLoop, samples
 from composing import SCRIPTS
 from repeats import slow_where
+
+from bdl.errors import ConfigError
 
 
 def in_new_process(code: str) -> str:
@@ -269,3 +272,16 @@ def test_average_of_resnets_that_is_timed_is_that_of_its_loop(monkeypatch):
     module = bench_predict.averaged_resnets()
     torch.manual_seed(0)
     torch.testing.assert_close(module(images), bench_predict.forwards(images)())
+
+
+@pytest.mark.slow
+def test_a_stack_on_each_of_two_devices_is_timed_beside_one():
+    times, ratios = bench_chains.bench_chains(1, torch.device("cpu"), devices=2)
+    for name in ("MLP x 8", "ResNet8 x 4"):
+        assert len(times[f"{name}, one device"]) == len(times[f"{name}, the slowest of 2 devices"]) == 1
+        assert ratios[f"{name}, 2 devices / one"] > 0
+
+
+def test_more_devices_than_there_are_is_refused():
+    with pytest.raises(ConfigError, match="devices=4096, but this machine has"):
+        bench_chains.bench_chains(1, torch.device("cpu"), devices=4096)

@@ -392,9 +392,11 @@ def test_the_tables_settings(data, sampler):
         assert cfg.sampler._target_ == "bdl.Sampler"
         lr, temperature = (instantiate(cfg.schedule[name]) for name in ("lr", "temperature"))
         falls, cools = schedule != "fixed", schedule == "decay_both"
+        # Where batches rule and lr stays, it is over the square of the multiplier, 2.35: see docs/cifar.md
+        start = 0.018 if (data, schedule, sampler) == ("cifar10", "fixed", "awsghmc") else 0.1
         for epoch in (0, 100, 200, 250, 300, 400, 500):
             k = 195 * epoch
-            assert lr(k) == pytest.approx(0.1 * 0.984 ** (max(0, epoch - 200) * falls), rel=1e-3)
+            assert lr(k) == pytest.approx(start * 0.984 ** (max(0, epoch - 200) * falls), rel=1e-3)
             expected = 0.01 / 1.02 ** (min(epoch, 300) * cools) * (sampler != "msgd")
             assert temperature(k) == pytest.approx(expected, rel=1e-3)
         keep = instantiate(cfg.collect.keep)

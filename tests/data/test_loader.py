@@ -1,4 +1,4 @@
-"""Tests of `bdl.data.loader`, `.slices` and `.module`.
+"""Tests of `bdl.data.loader`, `.slices`, `.order` and `.module`.
 
 Loaders: the order of batches is a function of (seed, stack, epoch, chain), so it can be resumed anywhere.
 """
@@ -249,3 +249,33 @@ def test_a_copy_of_worker_batches_has_an_independent_position():
     assert len(list(copy.copy(each))) == 2 and each.state_dict() == {"epoch": 0, "index": 2}
     assert len(each) == 4 and each.batch_size == 5 and len(each.dataset) == N
     assert torch.equal(next(iter(each.slices()))[1], torch.arange(N))
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_an_accelerator_draws_the_order_of_many_chains_by_itself(simulated, monkeypatch, replacement):
+    """A function of (seed, stack, epoch); each chain has its own, and an epoch shows every item of a batch once."""
+    monkeypatch.setattr("bdl.data.loader.MANY", 100)
+    rows = torch.arange(40)
+
+    def order(**settings) -> torch.Tensor:
+        """(2 epochs, C, items)"""
+        loader = TensorBatches(rows.float(), rows, 8, chains=4, replacement=replacement, **settings).to("cuda")
+        with simulated.counted() as seen:
+            epochs = [torch.cat([loader.at(e, i)[1] for i in range(5)], 1) for e in (1, 0)]
+        assert not seen.waits and not seen.copies, seen
+        return torch.stack([epochs[1].cpu(), epochs[0].cpu()])
+
+    one = order()
+    assert torch.equal(one, order()) and not torch.equal(one, order(seed=1)) and not torch.equal(one, order(stack=1))
+    each = one.flatten(0, 1)
+    assert len({tuple(row.tolist()) for row in each}) == 8
+    assert replacement or all(torch.equal(row.sort().values, rows) for row in each)
+    assert not replacement or 0.4 < (each.diff(dim=1) > 0).double().mean() < 0.6
+
+
+def test_ranks_share_the_order_that_an_accelerator_draws(simulated, monkeypatch):
+    monkeypatch.setattr("bdl.data.loader.MANY", 10)
+    rows = torch.arange(40)
+    parts = [TensorBatches(rows.float(), rows, 5, chains=2).shard(r, 4).to("cuda") for r in range(4)]
+    seen = torch.cat([part.at(0, i)[1].cpu() for part in parts for i in range(2)], 1)
+    assert torch.equal(seen.sort(1).values, rows.expand(2, -1))

@@ -55,6 +55,11 @@ CASES = {
     "encoding": (1, {"encoding": "my code"}, "data.encoding", "my code"),
     "words": (WORDS, {}, "data.missing", ["?", "k.A."]),
     "words of two": (WORDS, {"missing": ["n/a"], "other": True}, "data.missing", ["n/a", "k.A.", "zu ¼"]),
+    "words in the target": (WORDS, {"target": ODD}, "data.missing", ["?", "k.A."]),
+    "words in the target's last rows": (
+        [*WORDS[:-1], "zu ¼"], {"target": ODD, "task": "regression", "missing": ["n/a"]}, "data.missing",
+        ["n/a", "k.A.", "zu ¼"],
+    ),
     "categorical": (WORDS, {}, "data.categorical", [ODD]),
 }  # fmt: skip
 

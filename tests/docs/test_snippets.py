@@ -19,7 +19,7 @@ import bdl
 from bdl.run.validate import arguments_of, fitting
 
 SMALL = ("length=60", "chains=2", "collect.keep.burn_in=20", "collect.keep.every=10", "logger=none", "train_items=200")
-LONG = ("own-network", "predictions", "tutorial-sklearn", "tutorial-table")  # two thirds of the time of all pages
+LONG = ("own-network", "predictions", "rare-classes", "tutorial-sklearn", "tutorial-table")  # most of the time of all
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 
 
@@ -102,7 +102,9 @@ def test_keys_in_the_text_are_those_of_a_file():
     assert [(page, word) for page, word in shown if word.partition("=")[0] not in known] == []
 
 
-@pytest.mark.parametrize("group", ["schedule", "data", "model", "collect", "trainer", "logger", "baseline"])
+@pytest.mark.parametrize(
+    "group", ["schedule", "data", "model", "loss", "collect", "trainer", "logger", "baseline", "epochs"]
+)
 def test_every_choice_of_a_group_is_listed(group):
     row = next(
         line for line in (ROOT / "docs" / "command-line.md").read_text().splitlines() if f"| `{group}` |" in line

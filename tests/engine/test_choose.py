@@ -13,7 +13,8 @@ from torchvision.transforms import ColorJitter
 import bdl
 from bdl.engine.choose import choose_gradient, of_stack
 from bdl.engine.functional import on_leaves
-from bdl.engine.gradient import Autograd, OnLeaves, Recorded
+from bdl.engine.gradient import Autograd, OnLeaves
+from bdl.engine.recorded import Recorded
 from bdl.engine.single_norms import SingleNorms, single_norms
 from bdl.models import GPT, MLP, ResNet, WideResNet
 

@@ -128,7 +128,7 @@ def answered(run: Path, cfg: DictConfig) -> Any:
     made: list[dict[str, float]] = []
     cfg = cfg.copy()
     cfg.run_dir = str(run)
-    with mock.patch.object(train, "print_summary", lambda metrics: made.append(dict(metrics))):
+    with mock.patch.object(train, "print_summary", lambda metrics, **_: made.append(dict(metrics))):
         train.train(cfg)
     return repr(sorted((made[0] if made else read_metrics(run / "metrics.json")).items()))  # or evaluated again
 

@@ -8,10 +8,12 @@
 
 The real code runs, with real numbers, and the rules of an accelerator hold: tensors of two devices do not meet, but for
 a CPU tensor of one number; a generator draws on its own device; "mps" has no float64; a capture neither waits, nor uses
-memory of the host, nor draws. Kernels and waits of the host are counted by the line of bdl that caused them.
+memory of the host, nor draws from a stream that is not registered with the graph; two streams do not touch the same
+memory in an order that is left to chance. Kernels and waits of the host are counted by the line of bdl that caused
+them.
 
 A generator of the device draws the CPU's numbers, so that a run can be compared with one on the CPU to the bit. It
-cannot show what depends on cuDNN, autocast, streams, memory or time.
+cannot show what depends on cuDNN, autocast, memory or time.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tape import Tape, mapped, tensors
+from streams import Stream, Streams
+from tape import Tape, mapped, tensors, written
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -179,6 +182,9 @@ class CUDAGraph:
     def __init__(self) -> None:
         self.tape = Tape()
 
+    def register_generator_state(self, generator: Generator) -> None:
+        self.tape.streams.append((generator, generator.get_state()))
+
     def replay(self) -> None:
         Device.present().launch(self.tape)
 
@@ -194,6 +200,7 @@ class Device(TorchDispatchMode):
         self.device, self._root = torch.device(kind.removesuffix(":0"), 0), root
         self._counts: list[Counts] = []  # of the blocks that count
         self._tape: Tape | None = None  # of the capture under way
+        self.streams = Streams()
         self._patches = contextlib.ExitStack()
 
     @staticmethod
@@ -222,11 +229,13 @@ class Device(TorchDispatchMode):
     @contextlib.contextmanager
     def _capture(self, graph: CUDAGraph, **settings: Any) -> Iterator[None]:
         self._tape = graph.tape
+        self.streams.begin_capture()
         try:
             yield
         finally:
             self._tape = None
             graph.tape.finish()
+            self.streams.end_capture()
 
     def launch(self, tape: Tape) -> None:
         for seen in self._counts:
@@ -242,6 +251,9 @@ class Device(TorchDispatchMode):
         self._patch(torch, "Generator", Generator)
         self._patch(torch.cuda, "CUDAGraph", CUDAGraph)
         self._patch(torch.cuda, "graph", self._capture)
+        self._patch(torch.cuda, "Stream", Stream)
+        self._patch(torch.cuda, "stream", self.streams.on)
+        self._patch(torch.cuda, "current_stream", lambda device=None: self.streams.current)
         # Without a generator of its own the device draws from the CPU's stream
         self._patch(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
         self._patch(torch.cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state))
@@ -291,7 +303,12 @@ class Device(TorchDispatchMode):
         inner_kwargs |= {} if asked is None else {"device": CPU}
         inner_kwargs |= {"pin_memory": False} if inner_kwargs.get("pin_memory") else {}
         run = func if self._tape is None else lambda *a, **k: self._tape.call(func, a, k)  # type: ignore[union-attr]
+        changed = [] if len(self.streams.all) == 1 else list(written(func, inner_args, inner_kwargs))
         result = run(*inner_args, **inner_kwargs)
+        if len(self.streams.all) > 1 and name not in FREE:
+            self.streams.see(
+                tensors((inner_args, inner_kwargs)), [*changed, *tensors(result)], f"{name} at {self._line()}"
+            )
         same = {id(t.inner): t for t in here}
         return mapped(lambda t: same[id(t)] if id(t) in same else self._own(t, name, asked), result)
 
@@ -309,7 +326,9 @@ class Device(TorchDispatchMode):
             of = self.device if given is None else getattr(_generators.get(given._cdata), "of", CPU)
             if of != self.device:
                 raise RuntimeError(f"Expected a {self.device} generator, got one of {of}: {name} at {self._line()}")
-            self._refuse_in_capture(f"{name} draws random numbers")
+            streams = () if self._tape is None else self._tape.streams
+            if given is None or not any(given._cdata == stream._cdata for stream, _ in streams):
+                self._refuse_in_capture(f"{name} draws from a stream that is not registered with the graph")
         if name in COPIES:
             self._judge_copy(name, args, kwargs, out)
         elif func.overloadpacket in READS or name in SHAPED:
@@ -351,6 +370,7 @@ class Device(TorchDispatchMode):
     def waits(self, name: str) -> None:
         """The host waits for the device."""
         self._refuse_in_capture(f"{name} waits for the device")
+        self.streams.synchronise()
         self._count("waits", name)
 
     def _refuse_in_capture(self, what: str) -> None:

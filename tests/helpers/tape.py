@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,10 +32,13 @@ class Tape(TorchDispatchMode):
 
     As with a CUDA graph, recording leaves no trace: tensors that existed keep their values, new ones hold NaN. Nor does
     a tape keep the memory alive that it did not allocate. Reading a number while recording fails.
+
+    streams: generators from which the kernels draw. Recording leaves them where they are, and every launch draws anew.
     """
 
-    def __init__(self, work: Callable[[], Any] | None = None):
+    def __init__(self, work: Callable[[], Any] | None = None, streams: Sequence[torch.Generator] = ()):
         super().__init__()
+        self.streams = [(stream, stream.get_state()) for stream in streams]
         self.calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self.inside: dict[int, Tensor] = {}  # tensors made while recording, by their memory
         self.changed: list[tuple[Tensor, Tensor]] = []  # tensors that recording has written to, as they were
@@ -49,6 +52,8 @@ class Tape(TorchDispatchMode):
         """Leave no trace of the recording."""
         for tensor, before in reversed(self.changed):
             tensor.copy_(before)
+        for stream, state in self.streams:
+            stream.set_state(state)
         for tensor in self.inside.values():
             if tensor.is_floating_point():
                 tensor.fill_(torch.nan)
@@ -87,8 +92,10 @@ class Tapes:
     def __init__(self) -> None:
         self.made: list[Tape] = []
 
-    def __call__(self, work: Callable[[], Any]) -> tuple[Callable[[], object], Any]:
-        self.made.append(Tape(work))
+    def __call__(
+        self, work: Callable[[], Any], streams: Sequence[torch.Generator] = ()
+    ) -> tuple[Callable[[], object], Any]:
+        self.made.append(Tape(work, streams))
         return self.made[-1].launch, self.made[-1].result
 
     @property
@@ -132,3 +139,5 @@ def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
     for argument in func._schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write and argument.name in given:
             yield from tensors(given[argument.name])
+    if func.overloadpacket.__name__ == "native_batch_norm" and given.get("training"):  # its schema does not say so
+        yield from tensors((given["running_mean"], given["running_var"]))

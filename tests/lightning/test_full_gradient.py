@@ -60,7 +60,7 @@ def test_recorded_kernels_follow_anchors_that_are_renewed(tmp_path, simulated, m
     """On an accelerator, whose steps are recorded, after two renewals: to the byte what single kernels give."""
     made = []
     record = graphs.record_on_cuda
-    monkeypatch.setattr(graphs, "record_on_cuda", lambda work: made.append(work) or record(work))
+    monkeypatch.setattr(graphs, "record_on_cuda", lambda work, streams: made.append(work) or record(work, streams))
     recorded, single = fit(tmp_path, 20, compile=True), fit(tmp_path, 20, compile=False)
     assert made and recorded.sampler.evaluation.anchored_at == 14
     assert torch.equal(recorded.sampler.chain.theta.cpu(), single.sampler.chain.theta.cpu())

@@ -158,6 +158,7 @@ def test_a_likelihood_is_rebuilt_from_what_the_run_recorded(likelihood):
     [
         (nn.CrossEntropyLoss(), bdl.CategoricalNLL()),
         (F.cross_entropy, bdl.CategoricalNLL()),
+        (nn.NLLLoss(), bdl.CategoricalNLL()),  # log-softmax leaves log-probabilities as they are
         (nn.BCEWithLogitsLoss(), bdl.BernoulliNLL()),
         (nn.PoissonNLLLoss(), bdl.PoissonNLL()),
         (nn.PoissonNLLLoss(log_input=False), None),

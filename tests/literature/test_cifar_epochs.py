@@ -50,6 +50,7 @@ def test_the_cells_at_t_1_differ_in_temperature_alone(data, schedule):
             assert hot.sampler.weighting.zeta == cold.sampler.weighting.zeta * cold.sampler.temperature
         lr, temperature = (instantiate(hot.schedule[name]) for name in ("lr", "temperature"))
         steps = [hot.steps * k // 10 for k in range(11)]
-        assert [lr(k) for k in steps] == [instantiate(cold.schedule.lr)(k) for k in steps]
+        if (data, schedule, method) != ("cifar10", "fixed", "awsghmc"):  # whose lr is for the heat of the batches
+            assert [lr(k) for k in steps] == [instantiate(cold.schedule.lr)(k) for k in steps]
         # The heat of the batches goes with lr, so its share of T never rises
         assert all(lr(k) / temperature(k) <= 0.1 * (1 + 1e-9) for k in steps)

@@ -10,6 +10,8 @@ from test_verdict import GOOD
 
 import bdl
 from bdl.posterior.class_evaluation import ClassEvaluation, never_predicted
+from bdl.posterior.report.page import page
+from bdl.posterior.report.pictures import ReportData
 from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.posterior.verdict import Verdict, verdict
 
@@ -112,6 +114,13 @@ def test_the_head_names_a_class_that_is_never_predicted():
     assert head.level == "ok" and "never predicted: class fraud (recall 0 of 28)" in head.sentence
     assert metrics["test/constant/accuracy"] == 0.972 and metrics["test/bma/average_precision"] == 1
     assert "never" not in of().head.sentence
+    for kind, heat in (
+        ("posterior", {}),
+        ("good ensemble", {"t_eff": 3.0, "kinetic_temperature": 3.0, "test/last_ten/nll": 1.0}),
+    ):
+        known = GOOD | {"test/draw/nll": 0.05, "mcse/most": 1e-3} | metrics | heat
+        assert verdict(known).head.kind == kind
+        assert page(ReportData("t", metrics=known)).lower().count("never predicted: class fraud (recall 0 of 28)") == 1
 
 
 def test_an_error_above_that_of_the_most_frequent_class_is_said():

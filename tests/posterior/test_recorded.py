@@ -54,6 +54,24 @@ def test_settings_of_a_layer_are_compared():
     assert "ELU(alpha=1.0, inplace=false) at 0, and this one has ELU(alpha=2.0" in words
 
 
+class Own(nn.Module):
+    def __init__(self, activation, calls: int = 0):
+        super().__init__()
+        self.layer, self.activation, self.calls = nn.Linear(2, 2), activation, calls
+
+
+def test_functions_of_a_module_of_ones_own_are_compared():
+    """Not its numbers, which it may count itself, and not modules of other types that hold the same layers."""
+    words = str(of_network(architecture(Own(torch.tanh)), Own(torch.relu)))
+    assert "Own(activation=" in words and "tanh" in words and "relu" in words and "at its top" in words
+    assert of_network(architecture(Own(torch.tanh)), Own(torch.tanh, calls=3)) is None
+    assert of_network({"": {"type": "mine.Net", "activation": "mine.f"}, **_layer()}, Own(torch.tanh)) is None
+
+
+def _layer() -> dict:
+    return {path: module for path, module in architecture(Own(torch.tanh)).items() if path}
+
+
 def test_kinds_of_likelihoods_are_compared():
     gaussian, classes = bdl.GaussianNLL(0.1), bdl.CategoricalNLL()
     assert of_likelihood(gaussian, bdl.GaussianNLL(0.2)) is None and of_likelihood(None, classes) is None

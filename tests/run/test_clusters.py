@@ -1,4 +1,4 @@
-"""Sweeps on clusters: what a job asks for, and a job that its scheduler stops goes on where it was."""
+"""Sweeps on clusters: what a job asks for, and a job that its scheduler stops goes on where it was; files of docs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import one_node_slurm
 import pytest
-from composing import SCRIPTS, composed
+from composing import ROOT, SCRIPTS, composed
 from forked import Forked
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from running import finish, samples, start
 
 from bdl.errors import Stopped
+from bdl.lightning.trainer import assemble
 from bdl.run import command, launch
 from bdl.run.launch import given_back
 
@@ -53,6 +55,14 @@ def test_an_srun_on_the_path_is_not_spoken_of(tmp_path, monkeypatch, kind):
     steps = ("trainer.max_steps=8", "collect.keep.burn_in=2", "collect.keep.every=2")
     _, err = finish(start(f"hydra.run.dir={tmp_path / 'run'}", *LONG, "stacks=1", *kind, *steps))
     assert err == ""
+
+
+def test_nor_in_python(tmp_path, monkeypatch):
+    program(tmp_path / "bin", "srun", "exit 1")
+    on_path(monkeypatch, tmp_path / "bin")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert assemble([], tmp_path, accelerator="cpu", devices=1).max_epochs is None
 
 
 # ---- what a job asks for ---------------------------------------------------------------------------------------------
@@ -116,6 +126,58 @@ def test_a_stopped_job_is_requeued_unless_its_user_stopped_it(
 def test_without_a_scheduler_nothing_is_asked(tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert not launch.preempted() and signal.SIGUSR2 not in launch.ending_signals()
+
+
+# ---- the array of jobs, and the container ----------------------------------------------------------------------------
+
+ARRAY = ROOT / "docs" / "cluster" / "sweep.sbatch"
+BDL = """printf "%s\\n" "$@" > given; trap "exit 143" TERM; echo > begun
+for i in $(seq $STEPS); do sleep 0.05; done; exit $END"""
+
+
+@pytest.mark.parametrize(
+    ("signum", "state", "end", "status", "again"),
+    [
+        (signal.SIGUSR1, "RUNNING", 0, 143, True),
+        (signal.SIGTERM, "RUNNING", 0, 143, True),  # preempted
+        (signal.SIGTERM, "CANCELLED", 0, 143, False),
+        (None, "RUNNING", 0, 0, False),
+        (None, "RUNNING", 1, 1, False),
+    ],
+)
+def test_a_job_of_the_array_is_requeued_once_its_run_is_saved(tmp_path, signum, state, end, status, again):
+    """By bash, in place of SLURM. The options of its line arrive as they are written, quotes and brackets too."""
+    (tmp_path / "jobs.txt").write_text("seed=0\nseed=1 model.sizes=[3,6] 'data.drop=[a b]'\n")
+    (tmp_path / "model.sizes=3").touch()
+    program(tmp_path / "bin", "bdl", BDL)
+    program(tmp_path / "bin", "scontrol", f'echo "$*" >> asked; echo "JobState={state}"')
+    os.chmod(tmp_path / "bin", 0o755)
+    environment = {
+        "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": "2",
+        "SLURM_JOB_ID": "17", "STEPS": "400" if signum else "1", "END": str(end),
+    }  # fmt: skip
+    job = subprocess.Popen(["bash", ARRAY], cwd=tmp_path, env=environment)
+    while not (tmp_path / "begun").exists():
+        assert job.poll() is None
+        time.sleep(0.01)
+    if signum is not None:
+        job.send_signal(signum)
+    assert job.wait(timeout=60) == status
+    assert (tmp_path / "given").read_text().splitlines() == ["train", "seed=1", "model.sizes=[3,6]", "data.drop=[a b]"]
+    asked = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
+    assert ("requeue 17" in asked) == again
+
+
+def test_the_container_installs_by_pip_and_runs_as_no_root():
+    lines = [
+        line.split(maxsplit=1) for line in (ROOT / "docs" / "cluster" / "Dockerfile").read_text().splitlines() if line
+    ]
+    steps = [(word, rest) for word, rest in lines if word.isupper()]
+    assert steps[0][0] == "FROM" and ("ENTRYPOINT", '["bdl"]') == steps[-1]
+    installs = next(i for i, (word, rest) in enumerate(steps) if word == "RUN" and rest.startswith("pip install"))
+    user = next(i for i, (word, _) in enumerate(steps) if word == "USER")
+    assert installs < user and steps[user][1] not in ("root", "0")
+    assert not any(word in ("RUN", "COPY") for word, _ in steps[user:])
 
 
 def descendants(pid: int) -> list[int]:
@@ -228,3 +290,25 @@ def test_array_of_jobs_survives_a_warning_requeue_and_preemption(tmp_path, slurm
         assert whole.returncode == 0, err
         assert samples(run) == samples(tmp_path / str(seed))
         assert (run / "metrics.json").read_bytes() == (tmp_path / str(seed) / "metrics.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_array_of_docs_goes_on_after_a_warning(tmp_path, slurm, monkeypatch):
+    """A job that SLURM warns is requeued by the file itself, and its samples are those of a run that nobody stopped."""
+    options = (*LONG, "processes=2", "trainer.max_steps=20000")
+    program(tmp_path / "bin", "bdl", f'exec {sys.executable} -m bdl "$@"')
+    on_path(monkeypatch, tmp_path / "bin")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    lines = [" ".join([f"hydra.run.dir={seed}", f"seed={seed}", *options]) for seed in (0, 1)]
+    (tmp_path / "jobs.txt").write_text("\n".join(lines) + "\n")
+    array = slurm.ask("sbatch", "--parsable", "--array=1-2", "--mem=500", "-p", "low", str(ARRAY))
+    while not all((tmp_path / str(seed) / "samples" / "index-1.jsonl").exists() for seed in (0, 1)):
+        time.sleep(0.1)
+    slurm.ask("scancel", "--batch", "--signal=USR1", f"{array}_1")
+    while not all((tmp_path / str(seed) / "metrics.json").exists() for seed in (0, 1)):
+        slurm.start_now(f"{array}_1")
+        time.sleep(0.5)
+    assert [slurm.restarts(f"{array}_{task}") for task in (1, 2)] == [1, 0]
+    finish(start(f"hydra.run.dir={tmp_path / 'whole'}", "seed=0", *options))
+    assert samples(tmp_path / "0") == samples(tmp_path / "whole")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import re
 import sys
 
@@ -129,3 +130,20 @@ def test_augmentations_and_transforms_of_a_loader_count():
     assert fingerprint(batches()) == fingerprint(batches(seed=3))  # the order of the batches does not
     assert fingerprint(batches(transform=torch.tanh)) != fingerprint(batches(transform=torch.relu))
     assert fingerprint(batches())["items"] == N
+
+
+@pytest.mark.filterwarnings("ignore::bdl.errors.VerdictWarning")
+def test_the_report_names_next_steps_that_run(tmp_path, monkeypatch):
+    """What its page prints is pasted into Python: predict, score, save, and a posterior of all items."""
+    monkeypatch.chdir(tmp_path)
+    arguments = dict(steps=40, lr=0.01, keep=EveryStep(0, 1), accelerator="cpu", chains=2, test=loader())
+    known = dict(bdl=bdl, net=mlp(), x=X, loss=None, loader=loader(), loader_of_all_items=loader(), arguments=arguments)
+    bdl.sample(known["net"], None, loader(), "run", **arguments)
+    page = (tmp_path / "run" / "report.html").read_text()
+    steps = [html.unescape(code) for code in re.findall('<pre class="command">(.*?)</pre>', page, re.DOTALL)]
+    assert re.match(r"steps=\d+  # of bdl.sample", steps[0]) and len(steps) == 5
+    for code in steps:
+        exec(code, known)
+    assert len(known["prediction"].probs) == N
+    assert bdl.Posterior.load("small", known["net"]).samples == 20
+    assert (tmp_path / "run-all" / "report.html").exists()

@@ -80,12 +80,13 @@ def signed(entry: Entry, run: Path) -> Entry:
      {"_target_": "torch.nn.Linear", "in_features": 200_000, "out_features": 200_000}],
     ids=["bdl", "torch"],
 )  # fmt: skip
+@pytest.mark.parametrize("only", [None, ["*"]])
 @pytest.mark.filterwarnings("ignore:.*knows samples that no manifest lists")
-def test_a_network_that_no_file_of_samples_holds_is_refused_before_it_takes_memory(weighted, tmp_path, model):
+def test_a_network_that_no_file_of_samples_holds_is_refused_before_it_takes_memory(weighted, tmp_path, model, only):
     """A stranger may sign anew what he has altered: 40 thousand million numbers, which are counted and not made."""
     run = shutil.copytree(weighted, tmp_path / "run")
     config = OmegaConf.load(run / "config.yaml")
-    config.model = model
+    config.model, config.sampler.only = model, only
     OmegaConf.save(config, run / "config.yaml")
     target = json.loads((run / "samples" / "target.json").read_text())
     target["model"] = model

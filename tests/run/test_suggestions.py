@@ -31,6 +31,18 @@ def test_a_misspelled_key_gets_the_nearest(key, meant):
     assert line == f"{key} is no key of this command (did you mean {meant}?): --help lists the keys"
 
 
+@pytest.mark.parametrize(
+    ("key", "choice"),
+    [("start.epochs", "start=adamw"), ("sampler.dynamics.energy_var", "sampler/dynamics=mclmc"),
+     ("calibrate.level", "calibrate=conformal"), ("data.target", "data=csv")],
+)  # fmt: skip
+def test_a_key_of_a_choice_that_is_not_chosen_names_the_choice(key, choice):
+    """It is spelled as it should be, so that "did you mean" would name the key itself."""
+    line = suggestion(f"Could not override '{key}'. To append to your config use +{key}=3", "train", config_folder())
+    assert line is not None and line.startswith(f"{key} is a key of {choice}, which this command line does not choose")
+    assert f"add {choice.partition(' or ')[0]}" in line
+
+
 def test_keys_are_those_of_the_command():
     keys = set(keys_of("evaluate", config_folder()))
     assert "runs" in keys and "chains" not in keys and "hydra" not in keys

@@ -11,6 +11,7 @@ from torch import nn
 
 import bdl
 from bdl.errors import BdlWarning
+from bdl.samplers.backpropagated import leaves_of
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +73,25 @@ def test_other_ways_to_the_same_gradient_pass(back, chains):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert steps(back, chains) == 3
+
+
+def clipped(loss):
+    loss.backward()
+    torch.nn.utils.clip_grad_value_([leaf for leaf in leaves_of(loss)], 1e-9)
+
+
+def replaced(loss):
+    loss.backward()
+    for leaf in leaves_of(loss):
+        leaf.grad = leaf.grad / 2
+
+
+@pytest.mark.parametrize("back", [clipped, replaced])
+@pytest.mark.parametrize("chains", [None, 2])
+def test_gradients_that_are_changed_afterwards_are_told_once(back, chains):
+    with pytest.warns(BdlWarning, match="changes the gradients after it back-propagates") as told:
+        steps(back, chains)
+    assert len(told) == 1
 
 
 def test_a_kernel_that_calls_the_closure_often_tells_it_once():

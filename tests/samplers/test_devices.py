@@ -145,7 +145,7 @@ def record(prior=None, loss=None) -> int:
         layer.weight = nn.Parameter(torch.randn(C, layer.out_features, layer.in_features, device=CUDA))
         layer.bias = nn.Parameter(torch.randn(C, layer.out_features, device=CUDA))
 
-    def recorder(work):
+    def recorder(work, streams):
         with Captures():
             made.append(work())
         return lambda: None, made[-1]

@@ -10,6 +10,7 @@ import io
 import subprocess
 import sys
 import tempfile
+import warnings
 
 import joblib
 import numpy as np
@@ -26,7 +27,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 import bdl
 from bdl.data.split import hold_out
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.sklearn import BayesianMLPClassifier, BayesianMLPRegressor
 from bdl.sklearn.sampling import NotConverged
 
@@ -88,6 +89,16 @@ def test_predictions_are_in_the_units_of_the_target(regressor):
     np.testing.assert_allclose(mean, 8 * expected[0] - 4096, rtol=0, atol=8 * 0.2 * expected[1].min())
     np.testing.assert_allclose(std, 8 * expected[1], rtol=0.2)
     assert regressor.score(X, y) > 0.8
+
+
+def test_rows_far_from_all_training_rows_are_told(regressor):
+    """Another unit, or a slip of the hand; the rows of training are not far."""
+    X, _ = rows()
+    with pytest.warns(BdlWarning, match=r"X: inputs are far from all training rows: size in 1 of 60 rows"):
+        regressor.predict(X.assign(size=X["size"].where(X.index != 3, 1e6)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        regressor.predict(X)
 
 
 def test_interval_quantiles_and_moments_come_from_one_law(regressor):

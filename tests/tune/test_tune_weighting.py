@@ -176,3 +176,12 @@ def test_a_zeta_that_was_given_divides_lr_by_its_multiplier(linear, dynamics):
     steep = bdl.AdaptiveWeight(9000.0, edges=[-1500.0, -500.0, 500.0], form="full")
     plain, weighted = (settings(linear, w, dynamics, steps=20_000)["lr"] for w in (bdl.Flat(), steep))
     assert weighted == pytest.approx(plain / 10, rel=0.05)
+
+
+@pytest.mark.slow
+def test_lr_is_divided_by_the_multipliers_square_where_batches_rule(linear):
+    """A multiplier of 3 scales the variance of a batch's noise by 9, which bounds lr here; the curvature would by 3."""
+    steep = bdl.AdaptiveWeight(2000.0, edges=[-1500.0, -500.0, 500.0], form="full")
+    given = {"batch_size": 40, "friction": 0.1, "burn_in": 100}
+    plain, weighted = (settings(linear, w, steps=8000, **given)["lr"] for w in (bdl.Flat(), steep))
+    assert 3 * 9 < (plain / weighted) ** 2 < 9 * 27  # nearer to 9 than to 3 and to 27; the trials' noise is a fifth

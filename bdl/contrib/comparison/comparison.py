@@ -128,7 +128,7 @@ def compare_runs(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, sam
     groups: dict[tuple[str, ...], list[ComparedRun]] = {}
     for run in runs:
         groups.setdefault((run.method, *map(run.setting, columns)), []).append(run)
-    rows = sorted(groups, key=lambda row: (names.index(row[0]), [_sort_key(word) for word in row[1:]]))
+    rows = sorted(groups, key=lambda row: (names.index(row[0]), [sort_key(word) for word in row[1:]]))
     shared = os.path.commonprefix([name.split("-")[:-1] for name in names]) if len(names) > 1 else []
     methods: list[ComparedMethod] = []
     for row in rows:
@@ -205,7 +205,7 @@ def _rows(
     label: str, settings: Mapping[str, str], runs: Sequence[ComparedRun], shown: Sequence[str]
 ) -> list[ComparedMethod]:
     """The row of a method, and that of the deep ensembles at which its chains began, if they all have one."""
-    runs = sorted(runs, key=lambda run: (_sort_key(run.seed), str(run.path)))
+    runs = sorted(runs, key=lambda run: (sort_key(run.seed), str(run.path)))
     rows = [ComparedMethod(label, settings, runs, _scores(runs, shown))]
     finished = rows[0].finished
     if finished and all("test/start/nll" in run.metrics for run in finished):
@@ -233,7 +233,7 @@ def loss(name: str, value: float) -> float:
     return value if score in SMALLER_IS_BETTER else -value if score == "accuracy" else math.nan
 
 
-def _sort_key(word: str) -> tuple[int, float, str]:
+def sort_key(word: str) -> tuple[int, float, str]:
     """Numbers by their size, then words."""
     try:
         return 0, float(word), word

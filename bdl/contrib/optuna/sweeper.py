@@ -33,6 +33,7 @@ from bdl.contrib.optuna.search_space import GRID, direction_of, grid_size, is_gr
 from bdl.disk.files import write_atomically
 from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError, DivergedError, Stopped
+from bdl.run.jobs import note_jobs
 from bdl.run.sweeps import OPTUNA_SWEEPER
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class OptunaSweeper(Sweeper):
             trials = [stopped.pop(0) if stopped else self._ask(study, space) for _ in range(count)]
             jobs = [fixed + [f"{key}={value}" for key, value in trial.params.items()] for trial in trials]
             self.validate_batch_is_legal(jobs)
+            note_jobs(self.config, jobs)
             self._tell(study, trials, self.launcher.launch(jobs, initial_job_idx=launched))
 
     def _ask(self, study: optuna.Study, space: dict[str, BaseDistribution]) -> optuna.Trial:

@@ -52,7 +52,9 @@ class Monitor(SamplerCallback):
         means = {f"chain/{k}": sum(v) / len(v) for k, v in counted.items()}
         rates = self.sampler.swap_rates
         swaps = {} if rates is None else {f"chain/swap_rate_{k}": r for k, r in enumerate(rates.tolist())}
-        each = {f"{k}/chain_{c}": x for k, v in values.items() if len(v) > 1 for c, x in self._numbered(v)}
+        shows = any(isinstance(logger, DASHBOARDS) for logger in trainer.loggers)
+        several = {k: v for k, v in values.items() if len(v) > 1 and shows}
+        each = {f"{k}/chain_{c}": x for k, v in several.items() for c, x in self._numbered(v)}
         for logger in trainer.loggers:
             series = each if isinstance(logger, DASHBOARDS) else {}
             logger.log_metrics({k: v for k, v in (means | swaps | series).items() if v == v}, step)
@@ -65,7 +67,7 @@ class Monitor(SamplerCallback):
     def _numbered(self, values: list[float]) -> list[tuple[int, float]]:
         """The numbers of the first chains, by the number of the chain among those of all stacks."""
         first = self.sampler.stack * (self.sampler.chains or 1)
-        return [(first + c, value) for c, value in zip(measured_chains(self.sampler), values, strict=True)][:SERIES]
+        return [(first + c, value) for c, value in zip(measured_chains(self.sampler)[:SERIES], values, strict=False)]
 
     def trace(self) -> dict[str, Tensor]:
         """Columns by name: step, lr, temperature, zeta (n,); energy, multiplier, ... (n, C). Empty before any row."""
@@ -115,7 +117,7 @@ def measure(sampler: Sampler) -> dict[str, list[float]]:
 
     A number is NaN if it is unknown, and for a chain that has diverged and does not count.
     """
-    group, chains, counting = sampler.param_groups[0], sampler.chains, sampler.target_chains
+    group, chains, counting = sampler.param_groups[0], sampler.chains, set(sampler.target_chains)
     target = measured_chains(sampler)
     means = {k: [float(torch.as_tensor(group[k], dtype=torch.float64).mean())] for k in ("lr", "temperature", "zeta")}
     each = numbers({name: getattr(sampler, name) for name in PER_CHAIN}, chains)

@@ -1,17 +1,21 @@
-"""StepProgress: one progress bar over all the sampler's steps, whatever the length of an epoch."""
+"""StepProgress: one progress bar over all the sampler's steps, whatever the length of an epoch; and a file of them."""
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from torch import Tensor
 
+from bdl.disk.files import write_atomically
 from bdl.lightning.blocks import SamplerCallback
 
 LINES = 20  # lines that a whole run prints where there is no terminal
+NOTED = 5.0  # seconds between two writings of the file
 
 
 class StepProgress(SamplerCallback, ProgressBar):
@@ -21,16 +25,19 @@ class StepProgress(SamplerCallback, ProgressBar):
 
     Args:
         seconds: time between two refreshes of the bar. Each refresh makes the device wait.
+        folder: gets `progress-<stack>.json`, which `bdl status` reads: the step, the steps of the run, and how many a
+            second this process makes. None writes no file.
 
     Raises ConfigError if the module returned no Sampler.
     """
 
     ends_block = False
 
-    def __init__(self, seconds: float = 0.5):
+    def __init__(self, seconds: float = 0.5, folder: str | Path | None = None):
         super().__init__()
-        self.seconds, self._enabled = seconds, True
+        self.seconds, self._enabled, self.folder = seconds, True, folder
         self._bar: Any = None
+        self._file: Path | None = None
         self._terminal = False
         self._energy: Tensor | None = None  # the last one that was measured, () or (C,)
 
@@ -42,13 +49,15 @@ class StepProgress(SamplerCallback, ProgressBar):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
+        self._total, self._first = int(trainer.estimated_stepping_batches), self.sampler.steps
+        self._began = self._shown = time.perf_counter()
+        if self.folder is not None and trainer.is_global_zero:
+            self._file = Path(self.folder) / f"progress-{self.sampler.stack}.json"
+            self._note(self._first)
         if not self._enabled:
             return
         self._bar = _bar()
-        self._total = int(trainer.estimated_stepping_batches)
-        self._task = self._bar.add_task("steps", total=self._total, completed=self.sampler.steps, state="")
-        self._began = self._shown = time.perf_counter()
-        self._first = self.sampler.steps
+        self._task = self._bar.add_task("steps", total=self._total, completed=self._first, state="")
         self._lines = LINES * self._first // self._total  # lines that the run printed before it was resumed
         self._terminal = self._bar.console.is_terminal
         if self._terminal:
@@ -62,6 +71,10 @@ class StepProgress(SamplerCallback, ProgressBar):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
+        if self._is_old():
+            self._note(step)
+        if not self._must_show(step):
+            return
         if self._terminal:
             self._bar.update(self._task, completed=step, state=self._state())
             self._shown = time.perf_counter()
@@ -72,16 +85,30 @@ class StepProgress(SamplerCallback, ProgressBar):
             print(line.rstrip(), flush=True)
 
     def must_see(self, step: int) -> bool:
+        return self._is_old() or self._must_show(step)
+
+    def _must_show(self, step: int) -> bool:
         if self._bar is None:
             return False
         if self._terminal:
             return time.perf_counter() - self._shown >= self.seconds
         return LINES * step // self._total > self._lines
 
+    def _is_old(self) -> bool:
+        return self._file is not None and time.perf_counter() - self._noted >= NOTED
+
+    def _note(self, step: int) -> None:
+        self._noted = time.perf_counter()
+        speed = (step - self._first) / max(1e-9, self._noted - self._began)
+        note = {"step": step, "steps": self._total, "per_second": round(speed, 3)}
+        if self._file is not None:
+            write_atomically(self._file, json.dumps(note).encode())
+
     def reads_energy(self, step: int) -> bool:
         return False  # one rank shows the bar, by its clock
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._note(self.sampler.steps)
         if self._bar is not None:
             if self._terminal:
                 self._bar.update(self._task, completed=self.sampler.steps)

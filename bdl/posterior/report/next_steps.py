@@ -1,4 +1,4 @@
-"""What a report says to do next: the command lines that follow from its verdict."""
+"""What a report says to do next: the command lines that follow from its verdict, or the lines of Python."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ EXACT_ENERGY_VAR = 0.0005  # energy_var of MCLMC for the distribution itself, as
 OF_WEIGHTS = ("Weighted distribution", "ESS of importance weights")  # names of judgements
 
 
-def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -> list[tuple[str, str]]:
-    """What to do, in words, and the command that does it; [] without the command of the run.
+def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int, folder: str = ""
+) -> list[tuple[str, str]]:  # fmt: skip
+    """What to do, in words, and the command that does it; [] without the command of the run, and outside of Python.
 
     Predictions that are good come first: what leads away from them is one choice, and is named as such.
 
-    m: metrics, NaN where one is not known. steps: of the run.
+    m: metrics, NaN where one is not known. steps: of the run. folder: of a run made in Python, which has no command.
     """
     if not command:
-        return []
+        return in_python(judged, m, steps, folder) if folder else []
     if judged.head.kind == "good ensemble":
         otherwise = [(f"Only to sample the posterior itself: {words[0].lower()}{words[1:]}", line)
                      for words, line in _to_the_posterior(judged, m, command)]  # fmt: skip
@@ -43,16 +44,41 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
     return _to_the_posterior(judged, m, command)
 
 
+def in_python(judged: Verdict, m: Mapping[str, float], steps: int, folder: str) -> list[tuple[str, str]]:
+    """What one does with the posterior of a network `net`, whose inputs are x; first a longer run where that helps."""
+    too_short = judged.outcome in ("more samples", "not at rest") or judged.outcome == "broken" and is_on_its_way(m)
+    longer = []
+    if too_short and steps:
+        words, total = _longer_by(judged, m, steps)
+        longer = [(f"{words}: the same call with more steps continues this run",
+                   f"steps={total}  # of bdl.sample; max_steps of a Trainer of your own")]  # fmt: skip
+    return [  # fmt: skip
+        *longer,
+        ("Predict new inputs", f"posterior = bdl.Posterior.load({folder!r}, net)\nprediction = posterior.predict(x)"),
+        ("Score other labelled batches", "posterior.evaluate(loader).metrics()"),
+        ("Keep 20 networks whose average is nearest to that of all", "posterior.thin(20, x).save('small')"),
+        (
+            "Let the posterior see the held-out items too, by the same call",
+            f"bdl.sample(net, loss, loader_of_all_items, {folder + '-all'!r}, **arguments)",
+        ),
+    ]
+
+
 def _longer(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -> list[tuple[str, str]]:
     """A longer run. Its time is on the terminal: a page is the same whenever it is made."""
     if not steps or "budget=" in command:
         return []
+    words, total = _longer_by(judged, m, steps)
+    key = "trainer.max_steps" if "trainer.max_" in command else "length"
+    return [(words, changed(command, f"{key}={total}"))]
+
+
+def _longer_by(judged: Verdict, m: Mapping[str, float], steps: int) -> tuple[str, int]:
+    """By how much, in words, and how many steps that are in all."""
     enough = judged.outcome == "more samples"  # where the chains are at rest; NaN: unknown
     share = judged.needed / m["samples"] if enough else lengths(or_nan(m))
     times = math.ceil(min(MOST_LENGTHS, max(2.0, UNKNOWN if math.isnan(share) else share)))
-    key = "trainer.max_steps" if "trainer.max_" in command else "length"
-    line = changed(command, f"{key}={int(float(f'{times * steps:.2g}'))}")
-    return [(f"Sample {times} times as long", line)]
+    return f"Sample {times} times as long", int(float(f"{times * steps:.2g}"))
 
 
 def _to_the_posterior(judged: Verdict, m: Mapping[str, float], command: str) -> list[tuple[str, str]]:

@@ -54,6 +54,7 @@ class Summary:
     calibration: Calibration | None = None  # fitted on the split "val"
     class_names: Sequence[str] = ()  # empty where they are not known
     command: str = ""  # that makes the run; empty where it is not known
+    folder: str = ""  # of a run that was made in Python
     seconds: float = math.nan  # of the run
 
 

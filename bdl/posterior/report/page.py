@@ -18,7 +18,7 @@ from bdl.disk.manifest import write_listed
 from bdl.display import count_of, figures
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.heads import SIMPLE, is_worse_than_start
+from bdl.posterior.heads import SIMPLE, is_worse_than_start, of_never_predicted
 from bdl.posterior.judgements import Check, Judgement, Numbers, nats, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.next_steps import next_steps
@@ -104,6 +104,7 @@ def write_page(
         convergence=summary.convergence,
         classes=class_rows(test, summary.class_names),
         command=summary.command,
+        folder=summary.folder,
         warnings=summary.warnings,
     )
     write_listed(path, page(data).encode())
@@ -120,7 +121,7 @@ def page(data: ReportData) -> str:
     seen_in |= {"Convergence": IN_CONVERGENCE} if data.convergence else {}
     seen_in |= {"Predictions": IN_PREDICTIONS} if splits else {}
     numbers = {k: f"{v:,.5g}" for k, v in m.items() if not SCORE.fullmatch(k)}
-    steps = next_steps(judged, judged.metrics, data.command, max(data.kept_steps, default=0))
+    steps = next_steps(judged, judged.metrics, data.command, max(data.kept_steps, default=0), data.folder)
     worse = worse_than_start(judged.metrics)
     given = {
         **({"Predictions": splits} if worse else {}),  # first, because they are what is wrong
@@ -137,6 +138,7 @@ def page(data: ReportData) -> str:
         marks=MARKS,
         verdict=judged,
         open_points=[c.name for level in ("bad", "look") for c in judged.checks if c.level == level],
+        unpredicted="" if judged.head.kind == "good ensemble" else of_never_predicted(m)[2:],  # its sentence has them
         result=_in_short(judged.metrics, data.values),
         splits=splits,
         scores=list(score_headings(m).values()),

@@ -97,6 +97,7 @@ class ReportData:
     curve: Curve | None = None
     text: Sequence[Word] = ()  # the first test tokens
     classes: Sequence[tuple[str, Sequence[str]]] = ()  # name -> items, recall, precision, IoU, AUC and AP as texts
+    folder: str = ""  # see `Summary`
     command: str = ""  # the command that makes the run
     convergence: Sequence[ConvergenceRow] = ()
     warnings: Sequence[str] = ()

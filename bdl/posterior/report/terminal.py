@@ -8,25 +8,29 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from bdl.display import count_of, print_whole
+from bdl.display import count_of, figures, print_whole
 from bdl.posterior.calibrated import sentence
 from bdl.posterior.judge_law import by_direction, sampled_temperature
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.report.numbers import AVERAGES, row_label, score_headings, shown_score
+from bdl.posterior.target_values import Units
 from bdl.posterior.verdict import verdict
 
 OF_CHAINS = {"acceptance": "acceptance", "ELBO": "elbo", "weight ESS": "weight_ess"}
 OF_CLASSES = ("balanced_accuracy", "auc", "average_precision")
 
 
-def print_summary(metrics: Mapping[str, float], seconds: float = math.nan, class_names: Sequence[str] = ()) -> None:
+def print_summary(metrics: Mapping[str, float], seconds: float = math.nan, class_names: Sequence[str] = (),
+    units: Sequence[Units] = (),
+) -> None:  # fmt: skip
     """Print what `summarise` found: scores of one sample and of averages, a line on the chains, last the verdict.
 
-    seconds: of the run.
+    seconds: of the run. units: of the targets of a regression; empty where they are not known.
     """
     console = Console()
     print_whole(_scores_table(metrics))
-    console.print("; ".join(_chain_facts(metrics, class_names)), soft_wrap=True, highlight=False)
+    facts = [*_of_targets(metrics, units), *_chain_facts(metrics, class_names)]
+    console.print("; ".join(facts), soft_wrap=True, highlight=False)
     judged = verdict({**metrics, "seconds": seconds})
     for text in (*(f"{question} {answer}" for question, answer in judged.answers), judged.line):
         console.print(text, soft_wrap=True, highlight=False, markup=False)
@@ -45,6 +49,17 @@ def _scores_table(metrics: Mapping[str, float]) -> Table:
             train = shown_score(first, metrics.get(f"train/{key}/{first}", math.nan))
             table.add_row(row_label(key, metrics), *test, train)
     return table
+
+
+def _of_targets(metrics: Mapping[str, float], units: Sequence[Units]) -> list[str]:
+    """The RMSE in the units of each target; the table has those of the target that the network sees."""
+    if (rmse := metrics.get("test/bma/rmse")) is None:
+        return []
+    one = {units[0].name: units[0].scale * rmse} if len(units) == 1 else {}
+    each = one or {of.name: metrics.get(f"test/bma/{of.name}/rmse", math.nan) for of in units}
+    texts = [f"{figures(value, 4)} in units of {name}" for name, value in each.items()]
+    scale = f" (1 in the table is {units[0].scale:.4g})" if one and units[0].scale != 1 else ""
+    return [f"RMSE {', '.join(texts)}{scale}" if texts else f"RMSE {figures(rmse, 4)} in units of y"]
 
 
 def _chain_facts(metrics: Mapping[str, float], class_names: Sequence[str]) -> list[str]:

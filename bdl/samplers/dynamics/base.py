@@ -96,6 +96,14 @@ class Transition(ABC):
     def init(self, theta: Tensor) -> Any:
         """The state, a dataclass with a field `theta`, at the start `theta` (..., d)."""
 
+    @property
+    def recordable(self) -> bool:
+        """Whether a CUDA graph may hold a step: it takes lr and tau as () tensors, and no number from Python changes.
+
+        On a GPU all its steps have such tensors, so that a step in a graph is one outside of it, to the bit.
+        """
+        return self.linear
+
     def identity(self) -> dict[str, Any]:
         """Plain values that a chain must share to continue this one; compared when a checkpoint is loaded."""
         return identity(self)

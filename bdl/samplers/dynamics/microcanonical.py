@@ -90,6 +90,10 @@ class MCLMC(FullBatch):
         if self.adapt_steps < 0:
             raise ConfigError(f"adapt_steps must be >= 0, got {self.adapt_steps}")
 
+    @property
+    def recordable(self) -> bool:
+        return True  # once it no longer adapts
+
     def init(self, theta: Tensor) -> Microcanonical:
         d = theta.shape[-1]
         if d < 2:
@@ -127,7 +131,7 @@ class MCLMC(FullBatch):
         s.theta.copy_(torch.where(done, theta, s.theta))
         s.gradient.copy_(torch.where(done, gradient, s.gradient))
         s.direction.copy_(torch.where(done, u, -before))
-        s.potential = torch.where(done, potential, s.potential[..., None]).squeeze(-1)
+        s.potential.copy_(torch.where(done, potential, s.potential[..., None]).squeeze(-1))
         s.steps += 1
         self._learn(s, torch.where(done, error, 0).squeeze(-1).square() / d, done.squeeze(-1))
         return s
@@ -147,9 +151,9 @@ class MCLMC(FullBatch):
 
     def _learn(self, s: Microcanonical, square: Tensor, done: Tensor) -> None:
         """Tune lr and L, in the first `adapt_steps` steps; then only count. square (...): ΔE²/d; done (...)."""
-        s.undone = s.undone + ~done
+        s.undone.add_(~done)
         if s.steps > self.adapt_steps:
-            s.error = s.error + square
+            s.error.add_(square)
             return
         self._tune_lr(s, square, done)
         first, last = (int(share * self.adapt_steps) for share in SPREAD)

@@ -112,6 +112,10 @@ class SGNHT(Underdamped):
         if self.rate is not None and not self.rate > 0:
             raise ConfigError(f"rate of the thermostat must be > 0, or null for lr T / N, got {self.rate}")
 
+    @property
+    def recordable(self) -> bool:
+        return True
+
     def init(self, theta: Tensor) -> Thermostatted:
         return Thermostatted(theta, torch.zeros_like(theta), theta.new_full(theta.shape[:-1], self.friction))
 

@@ -193,8 +193,12 @@ class HistogramWeighting(Weighting):
 
         Chains of one temperature have one range of bins. Raises ConfigError for given bins that miss the energies.
         """
-        pooled = not isinstance(temperature, Tensor)
         h.remember(u)
+        self.look(h, temperature, zeta, num_data)
+
+    def look(self, h: Histogram, temperature: Scalar, zeta: float, num_data: int = 1) -> None:
+        """`observe` for energies that the window holds already."""
+        pooled = not isinstance(temperature, Tensor)
         if h.edges is None:
             if h.seen % h.pilot == 0:
                 end_pilot(h, self.partition(num_data), pooled)

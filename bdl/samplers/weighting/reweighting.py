@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,15 +13,13 @@ from bdl.devices import moved, widened, widest
 from bdl.errors import ConfigError
 from bdl.psi import Array, lean
 from bdl.samplers.dynamics.base import Scalar
-from bdl.samplers.held import HeldNumbers
 from bdl.samplers.potential import Launch, Potential
 from bdl.samplers.resume import Saved
 from bdl.samplers.settings import StepSettings, any_positive
 from bdl.samplers.weighting.base import Weighting
 from bdl.samplers.weighting.histogram import Histogram
-from bdl.samplers.weighting.partition import batch_error
-
-SMOOTHING = 0.95  # decay of the running mean under energy="ema"
+from bdl.samplers.weighting.partition import RECENT, batch_error
+from bdl.samplers.weighting.recorded import RecordedWeighting, WeighedSteps, smoothed
 
 
 class Reweighting(Saved):
@@ -95,14 +93,58 @@ class Reweighting(Saved):
         return multiplier
 
     def _weigh_recorded(self, h: Histogram, g: Tensor, u: Tensor, now: StepSettings, launch: Launch) -> Tensor:
-        t, zeta = now.temperature, now.zeta
-        if self._recorded is None or self._recorded.device != u.device:
-            self._recorded = RecordedWeighting(self.weighting, u)
+        t, zeta, kernels = now.temperature, now.zeta, self._kernels()
         self._note_law(h, t, zeta)
-        self.multiplier, self.log_weight, multiplier = self._recorded.weigh(h, g, u, t, zeta, not h.frozen, launch)
-        u = self._recorded.seen
+        self.multiplier, self.log_weight, multiplier = kernels.weigh(h, g, u, t, zeta, not h.frozen, launch)
+        u = kernels.seen
         self.weighting.observe(h, u, t, zeta, self.num_data)
         return multiplier
+
+    def can_walk(self, settings: Sequence[StepSettings]) -> bool:
+        """Whether steps with these settings need nothing but their own energies, and have the law of the last step."""
+        h, known = self.histogram, ("batch", "ema")
+        return (
+            h is not None
+            and h.edges is not None
+            and self.energy is not None
+            and self.weighting.energy in known
+            and all(
+                s.all_sample and (1.0 if self._in_temperatures else s.temperature, s.zeta) == self.learnt_at
+                for s in settings
+            )
+        )
+
+    @property
+    def room(self) -> int:
+        """How many steps there are before the bins may change; 0 where a pilot has still to find them, or has just."""
+        h = self.histogram
+        return 0 if h is None or h.edges is None or h.updates == 0 else RECENT - h.seen % RECENT
+
+    def begin_walk(self, now: StepSettings) -> None:
+        """Prepare a walk for which `can_walk` holds."""
+        assert self.histogram is not None and self.energy is not None
+        self._kernels().begin_walk(self.histogram, self.energy, now)
+
+    def begin(self, steps: int) -> WeighedSteps:
+        """The kernels of the next steps of the walk; `end` follows."""
+        assert self.histogram is not None
+        return self._kernels().begin(self.histogram, steps)
+
+    def end(self, steps: int, now: StepSettings) -> None:
+        """Count these steps, and look at the bins if it is time."""
+        assert self.histogram is not None
+        self.histogram.seen += steps
+        self.weighting.look(self.histogram, now.temperature, now.zeta, self.num_data)
+
+    def end_walk(self) -> None:
+        """Take what the walk leaves."""
+        both, self.energy = self._kernels().left()
+        self.multiplier, self.log_weight = both.unbind()
+
+    def _kernels(self) -> RecordedWeighting:
+        if self._recorded is None or self._recorded.device != self.multiplier.device:
+            self._recorded = RecordedWeighting(self.weighting, self.multiplier)
+        return self._recorded
 
     def _weigh_and_learn(self, u: Array, now: StepSettings) -> None:
         t, zeta = now.temperature, now.zeta
@@ -195,7 +237,7 @@ class Reweighting(Saved):
         if kind == "ema":
             if last is None:
                 return batch_energy.clone()
-            return torch.lerp(last, batch_energy, 1 - SMOOTHING)
+            return smoothed(last, batch_energy)
         if kind == "full":
             return potential.full_energy(lr) if due or last is None else last
         if kind == "control":
@@ -224,47 +266,3 @@ class Reweighting(Saved):
         if self.learnt_at not in (None, learns_at):
             h.forget()
         self.learnt_at = learns_at
-
-
-class RecordedWeighting:
-    """The kernels by which a weighting acts on a step, as a graph launches them together: many, on few numbers each.
-
-    weighting: a `HistogramWeighting`. like: energies (C,).
-    """
-
-    def __init__(self, weighting: Any, like: Tensor):
-        self.weighting, self.device, self.seen = weighting, like.device, like
-        self._held = HeldNumbers(like)
-
-    def weigh(
-        self, h: Histogram, g: Tensor, energy: Tensor, temperature: Scalar, zeta: float, learns: bool, launch: Launch
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Multiply g (..., d) by the multiplier, and let psi learn from the energies (C,).
-
-        Returns multiplier and log weight, (C,) each, and the multiplier (..., 1) until the next step. `seen` then holds
-        the energies that psi has read, in its unit, until the next step.
-        """
-        gamma, tabulates = self.weighting.advance(h) if learns else (0.0, False)
-        held, energy = self._held, self._held.copy("energy", energy)
-        t = held.put("temperature", temperature, each=True)
-        step, power = held.put("gamma", gamma), held.put("zeta", zeta)
-        toward = self.weighting.toward(temperature)
-        tilt = None if toward is None else held.put("tilt", toward.tilt, each=True)
-
-        def work() -> Any:
-            u, scale = energy, t
-            if self.weighting.units == "temperature":
-                u, scale = u / scale, 1.0
-            log_psi, slope = h.evaluate(u)
-            log_weight = power * log_psi if tilt is None else power * log_psi - u * tilt
-            both = torch.stack([1 + power * scale * slope, log_weight])
-            if learns:
-                self.weighting.move_psi(h, u, step, power, tabulates)
-            multiplier = both[0].to(g.dtype).view(*g.shape[:-1], 1)
-            g.mul_(multiplier)
-            return both, multiplier, u
-
-        used = (h.edges, h.psi, h.log_psi, h.visits, h.begun, h.clock, h.pace, h.left, h.haste, g)
-        both, multiplier, self.seen = launch(work, ("psi", learns, tabulates), used)
-        of_chains, log_weight = both.clone().unbind()  # others keep them beyond this step
-        return of_chains, log_weight, multiplier

@@ -3,7 +3,8 @@
 update: Sampler.step against its floor (one normal draw and one fused SGD step) and against the peers of the extra
         [bench], where they are installed.
 train:  Landsat, 8 chains through Trainer.fit, against a bare single-chain loop and against Lightning with a DataLoader.
-chains: three ways to run a stack of networks: batched matrix products, vmap and a loop.
+chains: three ways to run a stack of networks: batched matrix products, vmap and a loop; with `--devices 2` also a stack
+        on each of two devices at once, beside one alone.
 predict: 800 samples and 2,000 rows, and one row, against a loop that loads and runs one network at a time; and the
         module of 100 samples of ResNet20 against 100 forward passes.
 store:  a file of samples of three networks, against a plain write of its bytes, and as a share of a second.
@@ -76,6 +77,7 @@ def main(
     rounds: int = 9,
     threads: int = 1,
     device: Annotated[str, Said("device of chains, cifar and graphs; the others run on the CPU")] = "cpu",
+    devices: Annotated[int, Said("chains: how many devices, or cores of a CPU, carry a stack at once")] = 1,
     json: Annotated[Path | None, Said("write the results to this file")] = None,
     markdown: Annotated[Path | None, Said("scale: write a table to this file")] = None,
     picture: Annotated[Path | None, Said("scale: draw a PNG")] = None,
@@ -94,7 +96,7 @@ def main(
     contests: dict[str, Callable[[], tuple[Times, dict[str, float]]]] = {
         "update": lambda: bench_update(rounds),
         "train": lambda: bench_train(rounds),
-        "chains": lambda: bench_chains(rounds, where),
+        "chains": lambda: bench_chains(rounds, where, devices),
         "predict": lambda: bench_predict(rounds),
         "store": lambda: bench_store(rounds),
         "jax": lambda: on_jax("jax", rounds, threads),

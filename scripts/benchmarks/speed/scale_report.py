@@ -12,12 +12,12 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from benchmarks.speed.scale import Panel
 
-COLUMNS = 3
+COLUMNS = 2  # of a picture that is read on a telephone, too
+WIDTH = 2.9  # inches of a panel
+DRAWN = ("chains", "parameters", "tensors", "samples")  # `processes` has two points: one number, for the text
 COLOURS = ("#1f6fb4", "#888888")
 STYLE: dict = {
     "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -49,48 +49,42 @@ def number(value: float) -> str:
 
 
 def draw(panels: Sequence[Panel], machine: str, path: Path) -> None:
-    """Small multiples with logarithmic axes, as a PNG. The numbers of the first and the last point are written out."""
-    rows = -(-len(panels) // COLUMNS)
+    """Small multiples with logarithmic axes, as a PNG. The title of a panel is what it says."""
+    shown = [panel for panel in panels if panel.name in DRAWN]
+    rows = -(-len(shown) // COLUMNS)
     with matplotlib.rc_context(STYLE):
-        figure = Figure((3.7 * min(len(panels), COLUMNS), 3.3 * rows), layout="constrained")
-        axes = list(figure.subplots(rows, min(len(panels), COLUMNS), squeeze=False).flat)
-        for ax, panel in zip(axes, panels, strict=False):
+        figure = Figure((WIDTH * min(len(shown), COLUMNS), 2.7 * rows), layout="constrained")
+        axes = list(figure.subplots(rows, min(len(shown), COLUMNS), squeeze=False).flat)
+        for ax, panel in zip(axes, shown, strict=False):
             draw_panel(ax, panel)
-        for ax in axes[len(panels) :]:
+        for ax in axes[len(shown) :]:
             ax.set_axis_off()
         figure.supxlabel(machine, fontsize=8, color="#777777", x=0.995, ha="right")
         figure.savefig(path, dpi=120)
 
 
+def message(panel: Panel) -> str:
+    """What the curves of a panel say, in two lines."""
+    curve, *floor = panel.curves
+    least, most = short(curve.x[0]), short(curve.x[-1])
+    if floor:
+        return f"{most} {panel.xlabel}: bdl takes\n{curve.y[-1] / floor[0].y[-1]:.2f} of the floor's time"
+    unit, beside = ("chains", "a chain alone") if panel.name == "chains" else ("samples", f"one of {least}")
+    return f"One of {most} {unit} takes\n{curve.y[-1] / curve.y[0]:.2f} of {beside}"
+
+
 def draw_panel(ax: Axes, panel: Panel) -> None:
     for curve, colour, style in zip(panel.curves, COLOURS, ("o-", "o--"), strict=False):
-        ax.plot(curve.x, curve.y, style, color=colour, ms=4, lw=1.6, label=curve.name)
-        others = [other.y for other in panel.curves if other is not curve]
-        for k in {0, len(curve.x) - 1}:
-            if any(y[k] == curve.y[k] for y in others) and curve is not panel.curves[0]:
-                continue
-            above = all(curve.y[k] >= y[k] for y in others) if others else k == 0 or curve.y[k] >= curve.y[k - 1]
-            place = {"xytext": (0, 7 if above else -7), "textcoords": "offset points", "ha": "center"}
-            vertical = "bottom" if above else "top"
-            ax.annotate(short(curve.y[k]), (curve.x[k], curve.y[k]), va=vertical, color=colour, **place)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_title(f"{panel.ylabel}\n", fontsize=10)
-    ax.text(0, 1.03, panel.title, transform=ax.transAxes, color="#555555")
-    ax.set_xlabel(panel.xlabel)
-    low = min(y for curve in panel.curves for y in curve.y)
-    high = max(y for curve in panel.curves for y in curve.y)
-    space = max(
-        1.9, (high / low) ** 0.12, (10 * low / high) ** 0.5
-    )  # the axis spans a decade at least: less would look like a steep climb
+        ax.plot(curve.x, curve.y, style, color=colour, ms=4, lw=1.6, label=curve.name.partition(":")[0])
+    ax.set(xscale="log", yscale="log", xlabel=panel.xlabel, ylabel=panel.ylabel)
+    ax.set_title(message(panel), fontsize=9.5, weight="bold")
+    low, high = (pick(y for curve in panel.curves for y in curve.y) for pick in (min, max))
+    space = max(1.9, (10 * low / high) ** 0.5)  # the axis spans a decade at least: less would look like a steep climb
     ax.set_ylim(low / space, high * space * (3 if len(panel.curves) > 1 else 1))  # room for the legend
     ax.margins(x=0.12)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(FuncFormatter(short))
         axis.set_minor_formatter(NullFormatter())
-    longest = panel.curves[0].x
-    if longest[-1] < 10 * longest[0]:
-        ax.set_xticks(longest)
     if len(panel.curves) > 1:
         ax.legend(loc="upper left")
 

@@ -1,6 +1,6 @@
 """How often the verdict is right, on simulated runs of known kinds: python scripts/experiment.py verdict [--runs 20].
 
-Prints the table of docs/verdict.md, and writes it to DIR/verdict.md, with its numbers in DIR/verdict.json.
+Prints the table that docs/verdict.md sums up, and writes it to DIR/verdict.md, with its numbers in DIR/verdict.json.
 """
 
 from __future__ import annotations

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from bdl.posterior.report.terminal import print_summary
+from bdl.posterior.target_values import Units
 
 SCORES = {"accuracy": 0.9, "nll": 0.25, "ece": 0.02, "brier": 0.13}
 CHAIN = {
@@ -47,3 +50,18 @@ def test_optional_facts_are_printed_if_present(capsys):
     print_summary(CHAIN | extra)
     out = capsys.readouterr().out
     assert out.splitlines()[-4].endswith("acceptance 0.7; ELBO -12.5; weight ESS 31; swap rates 0.3, 0.2")
+
+
+@pytest.mark.parametrize(
+    ("units", "words"),
+    [
+        ((), "RMSE 0.5 in units of y; "),
+        ((Units("price", 7.0, 3000.0),), "RMSE 1,500 in units of price (1 in the table is 3000); "),
+        ((Units("a", 0.0, 2.0), Units("b", 1.0, 3.0)), "RMSE 1.2 in units of a, 0.9 in units of b; "),
+    ],
+)
+def test_an_rmse_says_its_units(units, words, capsys):
+    """metrics.json has the RMSE of several targets in their own units, and of one in those that the network sees."""
+    scores = {"rmse": 0.5, "nll": 1.0, "a/rmse": 1.2, "b/rmse": 0.9}
+    print_summary(CHAIN | {f"test/bma/{name}": value for name, value in scores.items()}, units=units)
+    assert f"\n{words}60 samples" in capsys.readouterr().out

@@ -1,0 +1,8 @@
+"""Say how runs and the jobs of sweeps stand. See conf/status.yaml."""
+
+from __future__ import annotations
+
+from bdl.run.command import run_command
+
+if __name__ == "__main__":
+    run_command("status")

@@ -1,0 +1,109 @@
+"""Tests of `bdl.run.jobs`, `bdl.contrib.comparison.status`: what is told of the jobs of a sweep, and of runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict, replace
+
+import pandas as pd
+import pytest
+from running import TINY, refusal
+
+from bdl.contrib.comparison.status import job_of, run_in
+from bdl.disk.owner import Owner
+from bdl.errors import ConfigError, Stopped
+from bdl.run.directory import OWNER
+from bdl.run.jobs import NOTE, NOTES, noted, read_note
+
+FIXED = ("trainer=debug", *TINY)
+
+
+def test_a_sweep_ends_with_a_table_also_where_a_job_fails(tmp_path, script):
+    """The second job diverges, so that the third does not begin. The table says which, by what the jobs differ in."""
+    status, out, err = script("train", "-m", f"hydra.sweep.dir={tmp_path}", *FIXED, "sampler.lr=0.01,1e9,0.02")
+    assert status == 1 and "not finite" in err[-1]
+    table = pd.read_csv(tmp_path / "sweep.csv")
+    assert dict(zip(table["sampler.lr"], table["state"], strict=True)) == {
+        0.01: "ended",
+        1e9: "failed",
+        0.02: "not begun",
+    }
+    (run,) = (path.parent for path in tmp_path.rglob("metrics.json"))
+    known = ["state", "done", "seconds left", "test/bma/nll", "verdict", "folder", "detail"]
+    assert [*table] == ["sampler.lr", *known] and f"table: {tmp_path / 'sweep.csv'}" in out
+    status, again, _ = script("status", str(tmp_path))
+    nll = json.loads((run / "metrics.json").read_text())["test/bma/nll"]
+    for text in (out, again):
+        assert "1 ended, 1 failed" in text and "sampler.lr=1000000000.0: the energy is not finite" in text
+        assert f"{nll:#.4g}" in text and str(run) in text
+    assert status == 0 and f"{nll:#.4g}" in script("status", str(run))[1]
+
+
+@pytest.mark.slow
+def test_an_optimising_sweep_has_a_table_too(tmp_path, script):
+    pytest.importorskip("optuna", "4", reason="needs the extra [sweep]")
+    words = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "sampler.lr=interval(0.01,0.1)")
+    status, out, err = script("train", "-m", f"hydra.sweep.dir={tmp_path}", *FIXED, *words)
+    assert (status, err) == (0, []) and "2 runs: 2 ended" in out
+    assert pd.read_csv(tmp_path / "sweep.csv")["sampler.lr"].between(0.01, 0.1).all()
+
+
+def dead() -> Owner:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return replace(Owner.this_process(), pid=process.pid, started="long ago")
+
+
+HERE, AWAY = Owner.this_process(), replace(Owner.this_process(), host="node7", machine="another")
+
+
+@pytest.mark.parametrize(
+    ("owner", "why", "state", "detail"),
+    [
+        (HERE, None, "running", ""),
+        (AWAY, None, "running", "on node7, silent for"),
+        (dead(), None, "killed", ""),
+        (None, Stopped(signal.SIGTERM, "stopped by SIGTERM"), "stopped", "SIGTERM"),
+        (None, ConfigError("lr is wrong"), "failed", "lr is wrong"),
+        (None, None, "stopped", ""),
+    ],
+)
+def test_the_state_of_a_run_follows_from_its_files(tmp_path, owner, why, state, detail):
+    with suppress(Stopped, ConfigError), noted(tmp_path / NOTE, ["seed=3", "+a=1"]):
+        if why is not None:
+            raise why
+    if owner is not None:
+        (tmp_path / OWNER).write_text(json.dumps(asdict(owner)))
+    for stack, step in enumerate((100, 20)):
+        note = {"step": step, "steps": 200, "per_second": 10}
+        (tmp_path / f"progress-{stack}.json").write_text(json.dumps(note))
+    os.utime(tmp_path / "progress-0.json", (0, 0))
+    os.utime(tmp_path / "progress-1.json", (30, 30))
+    job = run_in(tmp_path, read_note(tmp_path / NOTE))
+    assert (job.state, job.done, job.overrides) == (state, 0.3, {"seed": "3", "a": "1"}) and detail in job.detail
+    if state == "running":
+        assert job.left == 280 / 20  # steps left of both stacks, by what both make a second
+
+
+@pytest.mark.parametrize(
+    ("note", "state"),
+    [
+        ({"process": asdict(HERE)}, "waiting"),
+        ({}, "waiting"),  # in the queue of a cluster, whether or not the command that put it there goes on
+        ({"process": asdict(dead())}, "not begun"),
+        ({"process": asdict(dead()), "run": "../gone"}, "killed"),
+        ({"why": "refused", "stopped": False}, "failed"),
+    ],
+)
+def test_a_job_without_a_run_stands_as_its_note_says(tmp_path, note, state):
+    assert job_of({"overrides": ["seed=1"], **note}, tmp_path / NOTES).state == state
+
+
+@pytest.mark.parametrize("place, words", [("nothing", "is no folder"), (".", "holds no run")])
+def test_a_folder_without_runs_is_one_line(tmp_path, script, place, words):
+    assert words in refusal(script("status", str(tmp_path / place)))
