@@ -5,6 +5,7 @@ from .checkpoint import CheckpointStart
 from .contrib.baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
 from .contrib.control.variate import ControlVariate
 from .contrib.covariance_controlled import CCHMC
+from .contrib.density.sample import sample_density
 from .contrib.distillation.distil import Distilled
 from .contrib.distillation.training import Distillation
 from .contrib.isokinetic import SMILE
@@ -184,6 +185,7 @@ __all__ = [
     "predict_table",
     "report",
     "sample",
+    "sample_density",
     "schedules",
     "with_constant_scale",
 ]

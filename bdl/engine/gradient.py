@@ -213,7 +213,7 @@ def per_example_gradients(
         rows = vmap(grad(one), in_dims=(None, 0, 0), randomness="different")(live, x, y)
     except RuntimeError as error:
         raise ConfigError(f"the network has no per-example gradients: {str(error).splitlines()[0]}") from error
-    return torch.cat([rows[k].flatten(1) for k in live], 1)
+    return torch.cat([rows[k].reshape(len(rows[k]), -1) for k in live], 1)
 
 
 def per_chain_gradients(stack: ChainStack, loss: Loss, x: Inputs, y: Tensor) -> Tensor:

@@ -136,10 +136,13 @@ def temperatures(
 def _error(x: Tensor) -> Tensor:
     """(directions,) the standard error of the mean of x (states, C, directions), from the differences between chains.
 
-    Few chains may agree by chance: it is no smaller than if all states were independent.
+    Few chains may agree by chance: it is no smaller than if all states were independent. Chains may share the rows by
+    which a state is read: it is no smaller than the differences between states say.
     """
-    between = x.mean(0).std(0) / math.sqrt(x.shape[1])
-    return torch.maximum(between, x.flatten(0, 1).std(0) / math.sqrt(x.shape[0] * x.shape[1]))
+    states, chains = x.shape[:2]
+    between = x.mean(0).std(0) / math.sqrt(chains)
+    shared = (x.mean(1).std(0) / math.sqrt(states)).nan_to_num()  # NaN for one state
+    return torch.stack([between, shared, x.flatten(0, 1).std(0) / math.sqrt(states * chains)]).amax(0)
 
 
 def _as_chains(x: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ class ExactPotential:
         with torch.no_grad():
             for name, value in tensors.items():
                 present[name].copy_(value)
-        return torch.cat([p.detach().flatten(1) for p in self.params], 1)
+        return torch.cat([p.detach().reshape(len(p), -1) for p in self.params], 1)
 
     def tensors(self, theta: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
         """Copies (C, ...) of the parameters and buffers of these names, of the networks at θ (C, d)."""
@@ -111,7 +111,7 @@ class ExactPotential:
             with torch.enable_grad():
                 losses = self._gradient.write(inputs, y, self._out)
             loss += losses.detach().double().cpu() * len(y)
-            g.add_(torch.cat([part.flatten(1) for part in self._out], 1), alpha=len(y))
+            g.add_(torch.cat([part.reshape(len(part), -1) for part in self._out], 1), alpha=len(y))
             count += len(y)
         g.mul_(self.num_data / count)
         self.prior.add_grad_(g, theta, 1)

@@ -60,7 +60,7 @@ class LawMeasurement:
 
 def measure_law(
     posterior: Posterior, sampler: Sampler, loss: Loss, batches: Iterable[Any], steps: int, batch: int,
-    progress: Progress | None = None,
+    progress: Progress | None = None, states: int | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """What exact gradients say of the samples of a run, for metrics.json; {} where they say nothing.
 
@@ -72,6 +72,7 @@ def measure_law(
         sampler: that of the run, for prior, N and what is sampled.
         batches: training batches in a fixed order, without augmentation.
         steps, batch: of the run, which bound what the measurement may cost.
+        states: read so many of each chain by all rows, whatever they cost; None for what the bound allows.
 
     Warns with BdlWarning where the measurement fails: the samples are as good without it.
     """
@@ -79,7 +80,7 @@ def measure_law(
     if not records or sampler.dynamics.variational or posterior.target.get("approximation"):
         return {}
     try:
-        return _measured(posterior, sampler, loss, batches, records, steps, batch, progress)
+        return _measured(posterior, sampler, loss, batches, records, steps, batch, progress, states)
     except (ConfigError, RuntimeError) as error:  # a network or a loader that only training knows how to treat
         reason = " ".join(str(error).split())
         warnings.warn(f"the temperature by direction was not measured: {reason}", BdlWarning, stacklevel=2)
@@ -88,13 +89,13 @@ def measure_law(
 
 def _measured(
     posterior: Posterior, sampler: Sampler, loss: Loss, batches: Iterable[Any], records: Sequence[Record], steps: int,
-    batch: int, progress: Progress | None,
+    batch: int, progress: Progress | None, states: int | None,
 ) -> dict[str, float]:  # fmt: skip
     """See `measure_law`. records: those that have a temperature."""
     found = list(thermometers(posterior, sampler, loss, batches, records, steps * batch, batch))
     readings, continuations = [], []
     for done, thermometer in enumerate(found):
-        readings.append(thermometer.read())
+        readings.append(thermometer.read(states))
         continuations.append(thermometer.continued())
         if progress is not None:
             progress(done + 1, len(found))

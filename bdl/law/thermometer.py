@@ -86,7 +86,7 @@ class Thermometer:
         for the later ones, as the formulas need it.
         """
         count, rows = self.plan() if states is None else (min(states, len(self.records)), None)
-        if count < 3 or self.potential.is_random:
+        if count < 3 or self.potential.is_random or self.potential.num_data < 2:  # one row has no batches
             return None
         first, *chosen = (self.records[i] for i in torch.linspace(0, len(self.records) - 1, count).long().tolist())
         v, steep = self._noisiest(self._state(first))

@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bdl.batch import inputs_of_call
 from bdl.engine.forward import Forward, Method
 from bdl.engine.functional import named_tensors, replace_tensors
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_whole
 from bdl.frozen import matching
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.diagnostics import Draws
@@ -161,41 +161,66 @@ def tree(
     projections: int,
     labelled: LabelledOutputs | None,
     seed: int,
+    each: Mapping[str, bool | int],
 ) -> Any:
-    """The DataTree of `Posterior.to_arviz`."""
-    from arviz_base import from_dict
-
-    values: dict[str, dict[str, Draws]] = defaultdict(lambda: defaultdict(lambda: Draws(samples.chains)))
-
-    def add(part: str, chains: Sequence[int], named: Mapping[str, Tensor]) -> None:
-        for name, tensor in named.items():
-            values[part][name].add(chains, tensor.cpu().numpy())
-
-    names = [name for name, _ in samples.net.named_parameters() if name not in samples.frozen]
-    chosen = names if parameters is None else sorted(matching(names, parameters, "parameters"), key=names.index)
-    for number, group in enumerate(samples.groups(weights)):
-        of_group = {name: group.tensors[name] for name in chosen}
-        add("posterior", group.chains, projected(of_group, projections) if parameters is None else of_group)
-        if labelled is None:
-            continue
-        for block, outputs in labelled.blocks(group):
-            chains, likelihood, outputs = block.chains, labelled.likelihood.of_rows(), outputs.double()
-            add("log_likelihood", chains, {"y": -torch.stack([likelihood(one, labelled.y) for one in outputs])})
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(derive_seed("y", seed, number, chains[0], len(chains)))
-                add("posterior_predictive", chains, {"y": likelihood.distribution(outputs).sample()})
-    if labelled is not None:
-        labelled.not_finite.warn()
+    """The DataTree of `Posterior.to_arviz`. each: how many draws of a chain the groups over the items hold."""
     stats = sample_stats(samples.keyed(), samples.chains, weights)
     # Draws at the end whose energy is not known are left out
     known = np.flatnonzero(np.isfinite(stats.get("energy", stats["lr"])).all(0))
     length = int(known[-1]) + 1 if len(known) else stats["lr"].shape[1]
-    tables = {part: {name: draws.array(length) for name, draws in named.items()} for part, named in values.items()}
+    places = {part: spaced_draws(part, wanted, length) for part, wanted in each.items()}
+    values: dict[str, dict[str, Draws]] = defaultdict(lambda: defaultdict(lambda: Draws(samples.chains)))
+    seen = [0] * samples.chains  # draws of each chain
+
+    def add(part: str, chains: Sequence[int], name: str, tensor: Tensor, numbers: Sequence[int]) -> None:
+        rows = [i for i, number in enumerate(numbers) if number in places.get(part, range(length))]
+        values[part][name].add([chains[i] for i in rows], tensor[rows].cpu().numpy())
+
+    names = [name for name, _ in samples.net.named_parameters() if name not in samples.frozen]
+    chosen = names if parameters is None else sorted(matching(names, parameters, "parameters"), key=names.index)
+    for number, group in enumerate(samples.groups(weights)):
+        of_group, numbers = {name: group.tensors[name] for name in chosen}, []
+        for chain in group.chains:
+            numbers.append(seen[chain])
+            seen[chain] += 1
+        for name, tensor in (projected(of_group, projections) if parameters is None else of_group).items():
+            add("posterior", group.chains, name, tensor, numbers)
+        first = 0
+        if labelled is None or not any(places.values()):
+            continue
+        for block, outputs in labelled.blocks(group):
+            chains, likelihood, outputs = block.chains, labelled.likelihood.of_rows(), outputs.double()
+            of_block, first = numbers[first : first + len(chains)], first + len(chains)
+            if places["log_likelihood"]:
+                log_p = -torch.stack([likelihood(one, labelled.y) for one in outputs])
+                add("log_likelihood", chains, "y", log_p, of_block)
+            if places["posterior_predictive"]:
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(derive_seed("y", seed, number, chains[0], len(chains)))
+                    y = likelihood.distribution(outputs).sample()
+                add("posterior_predictive", chains, "y", y, of_block)
+    if labelled is not None:
+        labelled.not_finite.warn()
+    tables = {part: {name: draws.array() for name, draws in named.items()} for part, named in values.items()}
     tables["sample_stats"] = {name: column[:, :length] for name, column in stats.items()}
-    tables |= {} if labelled is None else {"observed_data": {"y": labelled.y.numpy()}}
+    return as_tree(tables | ({} if labelled is None else {"observed_data": {"y": labelled.y.numpy()}}))
+
+
+def spaced_draws(part: str, wanted: bool | int, length: int) -> Collection[int]:
+    """The numbers of so many draws of a chain of that length, evenly spaced: all for True, none for False."""
+    if isinstance(wanted, bool):
+        return range(length * wanted)
+    check_whole(part, wanted)
+    return set(np.linspace(0, length - 1, min(wanted, length)).round().astype(int).tolist())
+
+
+def as_tree(tables: Mapping[str, Any], **names: Any) -> Any:
+    """The DataTree of arrays (chains, draws, ...) by group and name. names: dims and coords of `from_dict`."""
+    from arviz_base import from_dict
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # an ensemble has few draws
-        return from_dict(tables)
+        return from_dict(tables, **names)
 
 
 def projected(tensors: Mapping[str, Tensor], directions: int) -> dict[str, Tensor]:
@@ -206,7 +231,7 @@ def projected(tensors: Mapping[str, Tensor], directions: int) -> dict[str, Tenso
     """
     total, size = torch.zeros((), dtype=torch.float64), 0
     for name, tensor in tensors.items():
-        values = tensor.cpu().double().flatten(1)  # (k, d)
+        values = tensor.cpu().double().reshape(len(tensor), -1)  # (k, d)
         random = generator("cpu", "projection", name)
         total = total + values @ torch.randn(values.shape[1], directions, generator=random, dtype=torch.float64)
         size += values.shape[1]

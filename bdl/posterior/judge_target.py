@@ -12,11 +12,13 @@ from bdl.posterior.judge_weights import judge_change, judge_weights
 from bdl.posterior.judgements import (
     ESS,
     FEW_ITEMS,
+    PARAMETERS,
     RHAT,
     SURE,
     TAIL,
     Judgement,
     Numbers,
+    compared,
     energy_drifts,
     has_learnt,
     margin,
@@ -155,7 +157,8 @@ def _rhat(m: Numbers) -> Judgement | None:
             return Judgement("not at rest", name, "–", words)
         return Judgement("more samples", name, "–", "R-hat was not measured: it needs 2 chains and 4 samples of each")
     if value <= RHAT:
-        return Judgement("trust", name, f"{value:.3f}", "the chains agree on every test item that was checked")
+        where = "parameter" if PARAMETERS in m else "test item that was checked"
+        return Judgement("trust", name, f"{value:.3f}", f"the chains agree on every {where}")
     if stuck(m):
         return apart(m, name, f"{value:.3f}")
     words = _falling(m) or "the chains do not agree yet: sample longer"
@@ -199,18 +202,19 @@ def _tail(m: Numbers) -> Judgement | None:
 
 def _drift(m: Numbers) -> Judgement | None:
     """All chains together may move, which no comparison of chains shows."""
-    name, of_mean, of_spread, most = "Drift of predictions", m["drift/mean"], m["drift/spread"], m["drift/mean_most"]
+    what = compared(m)
+    name, of_mean, of_spread, most = f"Drift of {what}", m["drift/mean"], m["drift/spread"], m["drift/mean_most"]
     if math.isnan(most):
         return None
     value = f"{of_mean:.2f} std, {most:.2f} at most"
     later = "keep later samples, and sample longer"
     if m["drift/mean_p"] < DRIFT_P and of_mean > DRIFT:
-        words = f"all chains still move in one direction, by {of_mean:.2g} std of the predictions over the run: {later}"
+        words = f"all chains still move in one direction, by {of_mean:.2g} std of the {what} over the run: {later}"
         return Judgement("more samples", name, value, words)
     if m["drift/spread_p"] < DRIFT_P and of_spread > DRIFT:
-        return Judgement("more samples", name, value, f"the spread of the predictions still changes: {later}")
+        return Judgement("more samples", name, value, f"the spread of the {what} still changes: {later}")
     if most > DRIFT_UNSEEN:
-        words = f"too few independent draws to exclude that predictions move by {most:.2g} std: sample longer"
+        words = f"too few independent draws to exclude that {what} move by {most:.2g} std: sample longer"
         return Judgement("more samples", name, value, words)
     return Judgement("trust", name, value, "the chains do not move in one direction")
 
@@ -220,12 +224,12 @@ def _slowest(m: Numbers) -> Judgement | None:
     waves, share, name = m["slow/waves"], m["slow/share"], "Slowest direction"
     if math.isnan(waves):
         return None
-    value = f"{waves:.0%} in slow waves"
+    value, what = f"{waves:.0%} in slow waves", compared(m)
     if waves <= SLOW:
-        return Judgement("trust", name, value, "chains move back and forth in every direction of the predictions")
+        return Judgement("trust", name, value, f"chains move back and forth in every direction of the {what}")
     words = (
-        f"along one direction, with {share:.2%} of the predictions' spread, chains move too slowly to come back: those "
-        "that start close together have not spread along it yet; start them apart, or sample longer"
+        f"along one direction, with {share:.2%} of the {what}' spread, chains move too slowly to come back: those that "
+        "start close together have not spread along it yet; start them apart, or sample longer"
     )
     return Judgement("more samples", name, value, words)
 

@@ -38,6 +38,7 @@ COUNTED = 3.0  # independent draws of a chain; with fewer its ESS is not known, 
 RHAT = 1.05  # the largest of all items; 1.02 at most where chains have converged
 ENERGY_DRIFT = 0.3  # standard deviations of the energy; 0.21 at most where converged
 ENERGY_DRIFT_T = 4.0  # standard errors; noise exceeds them in 3 of 100 runs of 4 chains, and ENERGY_DRIFT hardly ever
+PARAMETERS = "parameters"  # metric: how many numbers of named parameters were compared, in place of predictions
 
 
 class Numbers(dict[str, float]):
@@ -87,10 +88,12 @@ def repeats(m: Numbers) -> Judgement:
         words = "the error of the averages was not measured: it needs 2 chains, or 4 samples of one"
         return Judgement("not known", name, "–", words)
     limit = tolerance(m)
-    what, unit = ("means", " predictive std") if predicts_numbers(m) else ("probabilities", "")
+    what, unit = ("predicted means", " predictive std") if predicts_numbers(m) else ("predicted probabilities", "")
+    what, unit = ("posterior means", " posterior std") if PARAMETERS in m else (what, unit)
     value = f"± {most:.2g}{unit}, at worst {worst:.2g}"
-    far = f"± {most:.2g}{unit} or less at 9 of 10 items, ± {worst:.2g}{unit} at the worst"
-    words = f"predicted {what} differ between runs by {far}"
+    where = PARAMETERS if PARAMETERS in m else "items"
+    far = f"± {most:.2g}{unit} or less at 9 of 10 {where}, ± {worst:.2g}{unit} at the worst"
+    words = f"{what} differ between runs by {far}"
     if most <= limit:
         return Judgement("trust", name, value, words)
     factor = (most / limit) ** 2
@@ -105,7 +108,13 @@ def tolerance(m: Numbers) -> float:
     It costs about the same share of what a constant leaves open, whatever the shares of the classes: p by `scale`, and
     a mean in standard deviations, whose square costs nats, by its root.
     """
-    return TOLERANCE_MEAN * math.sqrt(scale(m)) if predicts_numbers(m) else TOLERANCE_P * scale(m)
+    in_stds = PARAMETERS in m or predicts_numbers(m)
+    return TOLERANCE_MEAN * math.sqrt(scale(m)) if in_stds else TOLERANCE_P * scale(m)
+
+
+def compared(m: Mapping[str, float]) -> str:
+    """What the chains are compared by."""
+    return PARAMETERS if PARAMETERS in m else "predictions"
 
 
 def scale(m: Mapping[str, float]) -> float:

@@ -52,7 +52,10 @@ class Posterior(StoredNetworks, Generic[P]):
     """
 
     distil = PartMethod()
+    draws = PartMethod()
+    function = PartMethod()
     influence = PartMethod()
+    outputs = PartMethod()
     thin = PartMethod()
     save = PartMethod()
 
@@ -201,6 +204,8 @@ class Posterior(StoredNetworks, Generic[P]):
         parameters: str | Sequence[str] | None = None,
         projections: int = 10,
         seed: int = 0,
+        log_likelihood: bool | int = True,
+        posterior_predictive: bool | int = True,
     ) -> Any:
         """An ArviZ DataTree with axes (chain, draw), for `arviz_stats` (summary, rhat, ess, loo) and `arviz_plots`.
 
@@ -214,11 +219,14 @@ class Posterior(StoredNetworks, Generic[P]):
             parameters: names of parameters, or patterns such as "*.bias"; None for projections.
             projections: number of random directions, the same for every run of a network.
             seed: names the random stream of the draws of y.
+            log_likelihood, posterior_predictive: whether the group is there, or for how many draws of each chain,
+                evenly spaced: each draw holds a number of every item.
 
-        Raises ConfigError for a pattern that matches no parameter.
+        Raises ConfigError for a pattern that matches no parameter, and for a number of draws below 1.
         """
         labelled = None if data is None else self._labelled(data)
-        return tree(self.stored, self.weights().by_key, parameters, projections, labelled, seed)
+        each = {"log_likelihood": log_likelihood, "posterior_predictive": posterior_predictive}
+        return tree(self.stored, self.weights().by_key, parameters, projections, labelled, seed, each)
 
     def predicted(self, batches: Batches, kind: WeightKind | None = None) -> P:
         """`predict` of batches in the form that the networks take."""

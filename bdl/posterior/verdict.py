@@ -15,6 +15,7 @@ from bdl.posterior.judge_rest import repeats_at_rest
 from bdl.posterior.judge_target import judge_target
 from bdl.posterior.judge_weights import at_target
 from bdl.posterior.judgements import (
+    PARAMETERS,
     Check,
     Judgement,
     Level,
@@ -73,9 +74,10 @@ class Verdict(Shown):
         worst = self._worst_of_target
         where = "in every direction that was measured" if by_direction(self.metrics) else "on average over directions"
         agree = f"the temperature is T {where}, and the chains agree{of_temperature(self.metrics)}"
+        same = "find the same" if PARAMETERS in self.metrics else "predict the same"
         both = agree if worst.outcome == "trust" else worst.words
         return [
-            ("Would another run of this budget predict the same?", _answer(self.repeats.outcome, self.repeats.words)),
+            (f"Would another run of this budget {same}?", _answer(self.repeats.outcome, self.repeats.words)),
             ("Is this the target distribution that was asked for?", _answer(worst.outcome, both)),
         ]
 

@@ -223,13 +223,15 @@ def _report(
     return write_report(request)
 
 
-def law_of(trainer: L.Trainer, module: Any, posterior: bdl.Posterior, sampler: bdl.Sampler) -> dict[str, float]:
-    """What exact gradients say of the samples; {} where the loss or the order of the data is not known."""
+def law_of(
+    trainer: L.Trainer, module: Any, posterior: bdl.Posterior, sampler: bdl.Sampler, states: int | None = None
+) -> dict[str, float]:
+    """`measure_law` of a run; {} where the loss or the order of the data is not known."""
     loss, loader = loss_of(module), trainer.train_dataloader
     batches = in_order(loader, None)
     if loss is None or batches is None or sampler.host.group is not None:
         return {}
-    return measure_law(posterior, sampler, loss, batches, sampler.steps, batch_size_of(loader) or 1)
+    return measure_law(posterior, sampler, loss, batches, sampler.steps, batch_size_of(loader) or 1, states=states)
 
 
 class Report(StepCallback):

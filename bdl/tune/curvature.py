@@ -57,7 +57,7 @@ class Curvature:
 
 def _norms(vectors: list[Tensor]) -> Tensor:
     """(C,) Euclidean norms over all tensors (C, ...), double; at least the smallest positive number."""
-    square = sum(v.double().flatten(1).square().sum(1) for v in vectors)
+    square = sum(v.double().reshape(len(v), -1).square().sum(1) for v in vectors)
     return torch.as_tensor(square).sqrt().clamp_min(math.sqrt(torch.finfo(torch.float32).tiny))
 
 

@@ -92,7 +92,7 @@ class Problem:
     def centred(self, prior: Prior) -> Prior:
         """The prior with its mean as it is where the run begins; after a divergence a trial begins again elsewhere."""
         named = {name: p.detach() for name, p in self.stack.named_parameters() if p.requires_grad}
-        start = torch.cat([p.flatten(1) for p in named.values()], 1)
+        start = torch.cat([p.reshape(len(p), -1) for p in named.values()], 1)
         return prior.centred(list(named), self.shapes, start)
 
     def on(self, items: TrialItems) -> Problem:

@@ -112,6 +112,21 @@ def test_parts_of_the_data_with_noise_of_their_own_leave_no_bias():
     assert biased > 3  # one part used twice adds its variance, four times the curvature
 
 
+def test_noise_that_all_chains_share_is_in_the_error():
+    """A part of the rows reads all chains of a state. By the differences between chains alone 1 is 10 errors away."""
+    away = []
+    for _ in range(200):
+        shared, own = torch.randn(8, 1, 1, generator=RANDOM), torch.randn(8, 32, 1, generator=RANDOM)
+        rows = [
+            DirectionReading((1 + 2 * a + b).double(), torch.ones(32, 1).double())
+            for a, b in zip(shared, own, strict=True)
+        ]
+        (d,) = temperatures(["x"], rows, torch.ones(8, 32).double()) or [None]
+        if d is not None:
+            away.append((d.ratio - 1) / d.error)
+    assert len(away) > 150 and 0.5 < float(torch.tensor(away).std()) < 2
+
+
 def _squares(gradients):
     """Mean of (v·∇U)² over v'∇²U v on draws of the law."""
     total = []

@@ -106,16 +106,31 @@ def without_scores(
     For the arguments see `summarise`; evaluations: by split.
     """
     first = next(iter(evaluations.values()))
-    metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # without unreadable files
-    metrics |= {"approximation": 1.0} if posterior.target.get("approximation") else {}  # see bdl.contrib.baselines
-    metrics |= {"diverged_chains": len(posterior.diverged)} if posterior.diverged else {}
+    metrics, warnings = of_chains(posterior, first.quantities, first.features, first.repeat_error(), trace)
     for split, evaluation in evaluations.items():
         metrics[f"{split}/draw/nll"] = -float(evaluation.log_probs.mean())
         seen = evaluations["train"].y if "train" in evaluations and split != "train" else None
         metrics |= {f"{split}/{name}": value for name, value in evaluation.against_constant(seen).items()}
         metrics[f"{split}/items"] = evaluation.items
+    return metrics, warnings
+
+
+def of_chains(
+    posterior: Posterior,
+    quantities: np.ndarray,
+    features: np.ndarray,
+    error: Mapping[str, float],
+    trace: TraceColumns | None = None,
+) -> tuple[dict[str, float], list[str]]:
+    """What the verdict reads of the chains, whatever they predict, and warnings.
+
+    quantities, features: (chains, draws, ...), see `mixing`. error: what `repeat_error` says of them.
+    """
+    metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # without unreadable files
+    metrics |= {"approximation": 1.0} if posterior.target.get("approximation") else {}  # see bdl.contrib.baselines
+    metrics |= {"diverged_chains": len(posterior.diverged)} if posterior.diverged else {}
     energies = next(iter(_energy_draws(posterior).values()), None)
-    metrics |= mixing(first.quantities, energies, first.features) | first.repeat_error()
+    metrics |= {**mixing(quantities, energies, features), **error}
     metrics |= {} if posterior.stacking is None else posterior.stacking.metrics
     metrics |= _temperatures(posterior, trace)
     return metrics, _importance(posterior, metrics)
