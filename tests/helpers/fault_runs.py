@@ -19,7 +19,7 @@ TINY = (
     "logger=none", "chains=2", "train_items=200", "length=30", "model.sizes=[36,6]", "collect.keep.every=3",
     "collect.keep.burn_in=6", "checkpoint_every=8", "monitor_every=4", "compile=false",
 )  # fmt: skip
-OF_THE_MACHINE = ("timing.json",)  # seconds
+OF_THE_MACHINE = ("timing.json", "progress-0.json")  # seconds
 LAUNCHER = "`srun` command"  # Lightning's hint on the login node of a cluster
 
 
