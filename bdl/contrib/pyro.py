@@ -42,11 +42,12 @@ def from_pyro(model: Callable[..., Any], *args: Any, init: Mapping[str, Any] | N
 
     def run(data: Mapping[str, Tensor]) -> dict[str, Any]:
         with validation_enabled(False):  # it looks at values, which vmap forbids
-            trace = poutine.trace(poutine.condition(model, data)).get_trace(*args, **kwargs)
-        return {name: site for name, site in trace.nodes.items() if site["type"] == "sample" and name not in plates}
+            trace = poutine.trace(poutine.condition(model, dict(data))).get_trace(*args, **kwargs)
+        sites: dict[str, Any] = dict(trace.nodes)
+        return {name: site for name, site in sites.items() if site["type"] == "sample" and name not in plates}
 
     with torch.random.fork_rng(devices=[]):
-        nodes = poutine.trace(model).get_trace(*args, **kwargs).nodes
+        nodes: dict[str, Any] = dict(poutine.trace(model).get_trace(*args, **kwargs).nodes)
     plates = {name for name, site in nodes.items() if type(site.get("fn")).__name__ == "_Subsample"}
     sites = {name: site for name, site in nodes.items() if site["type"] == "sample" and name not in plates}
     latent = {name: site for name, site in sites.items() if not site["is_observed"]}

@@ -54,6 +54,20 @@ class Evaluation:
     total: Tensor  # () a sum that is not finite if the loss, the energy or the gradient is not
 
 
+def refuse_shape(loss: Tensor, lead: Sequence[int]) -> None:
+    """Raise ConfigError unless a closure has returned one mean loss for each chain, () without chains."""
+    if loss.shape != tuple(lead):
+        wanted = f"the {lead[0]} mean losses, shape ({lead[0]},)" if lead else "one mean loss, shape ()"
+        raise ConfigError(f"the closure must return {wanted}, got shape {tuple(loss.shape)}")
+
+
+def suspects(e: Evaluation, chain: Chain) -> Named:
+    """What may have made the total of an evaluation infinite, with names."""
+    yield from (("the loss", e.loss), ("the energy", e.energy))
+    for name, view in zip(chain.buffer.names, chain.g_views, strict=True):
+        yield f"the gradient of {name}", view
+
+
 class Potential(Saved):
     """Energies and gradients of U = N loss - log prior. `energy` (C,) is that at the last gradient, nats, or None."""
 
@@ -111,9 +125,7 @@ class Potential(Saved):
             if self.sizes.watches and of_batch:
                 self.sizes.watch(loss)
             loss = loss.detach()
-            if loss.shape != (lead := self.chain.lead):
-                wanted = f"the {lead[0]} mean losses, shape ({lead[0]},)" if lead else "one mean loss, shape ()"
-                raise ConfigError(f"the closure must return {wanted}, got shape {tuple(loss.shape)}")
+            refuse_shape(loss, self.chain.lead)
         elif self.needs_energy:
             cause = "call step(closure)" if closure is None else "the closure returned no loss"
             raise ConfigError(f"{self.needs_energy} needs the energy of every step: {cause}")
@@ -161,14 +173,8 @@ class Potential(Saved):
         if e.idle:
             self.idle.note(e.idle, e.loss)
         self.energy = e.energy
-
-        def suspects() -> Named:
-            yield from (("the loss", e.loss), ("the energy", e.energy))
-            for name, view in zip(self.chain.buffer.names, self.chain.g_views, strict=True):
-                yield f"the gradient of {name}", view
-
         try:
-            self.divergence.see(self.chain.steps, e.total, suspects, lr, steps)
+            self.divergence.see(self.chain.steps, e.total, partial(suspects, e, self.chain), lr, steps)
         except DivergedError as error:
             self._replace(error, e.loss, e.energy)
         self.energy_watch.see(self.chain.steps, e.loss, lr)

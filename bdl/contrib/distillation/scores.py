@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood
+from bdl.posterior.class_prediction import ClassColumnsPrediction
 from bdl.posterior.passes import evaluation_of
 from bdl.posterior.prediction import AnyPrediction, LabelPrediction, Prediction, ValuePrediction
 
@@ -18,6 +19,7 @@ def scored(prediction: AnyPrediction, likelihood: Likelihood, y: Tensor) -> dict
     """`SCORES` of a prediction against y. Elements of items, such as tokens, and labels of items are rows."""
     kept: object = prediction
     if not isinstance(prediction, ValuePrediction):
+        assert not isinstance(prediction, ClassColumnsPrediction)  # `numbers_kept` has refused several columns
         kept = prediction.probs.flatten(0, -2)
         if likelihood.outputs == "labels":
             kept = torch.stack([1 - prediction.probs, prediction.probs], -1).flatten(0, -2)
