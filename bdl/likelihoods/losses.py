@@ -12,7 +12,7 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.likelihoods.base import Likelihood, Outputs
-from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
+from bdl.likelihoods.categorical import IGNORED, BernoulliNLL, CategoricalNLL
 from bdl.likelihoods.class_columns import MultiCategoricalNLL
 from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
 from bdl.likelihoods.hurdle import HurdleNLL
@@ -131,14 +131,24 @@ def law_note(loss: Any) -> str | None:
 
 
 def mean_note(loss: Any, outputs: Tensor, y: Any) -> str | None:
-    """Why a loss that is no likelihood counts each of the k outputs (B, k) of an item 1/k times only, or None.
+    """Why a loss that is no likelihood counts items by other weights than 1, or None.
 
-    It is then the mean of its values for each output by itself, as torch's losses of numbers and labels are.
+    It counts each of the k outputs (B, k) of an item 1/k times, where it is the mean of its values for each output by
+    itself, as torch's losses of numbers and labels are; or it is a mean over the items that have a label alone.
     """
+    name = _named(loss)[0]
+    if name in (*CLASS_LOSSES, *LOG_PROBABILITIES) and isinstance(y, Tensor) and not y.is_floating_point():
+        left_out = getattr(loss, "ignore_index", IGNORED)
+        if share := float((y == left_out).double().mean()):
+            remedy = "" if left_out == IGNORED else f", with {IGNORED} for {left_out}"
+            return (
+                f"{name.rpartition('.')[2]} is a mean over the items with a label, and {share:.0%} of a batch have the "
+                f"label {left_out}, for none: the others count {1 / max(1 - share, 1e-9):.3g} times. Use "
+                f"bdl.CategoricalNLL(){remedy}, which adds nothing for these"
+            )
     alike = isinstance(y, Tensor) and y.shape == outputs.shape and outputs.ndim == 2
     if isinstance(loss, Likelihood) or not alike or (k := outputs.shape[1]) < 2 or law_note(loss) is not None:
         return None
-    name = _named(loss)[0]
     try:
         each = sum(float(loss(outputs[:, j : j + 1], y[:, j : j + 1])) for j in range(k))
         whole = float(loss(outputs, y))

@@ -61,3 +61,19 @@ def test_a_mean_over_outputs_is_told(loss, use):
 )
 def test_a_sum_over_outputs_and_what_is_told_already_is_not(loss):
     assert mean_note(loss, torch.randn(20, 4), torch.ones(20, 4) / 4) is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "left_out", "use"),
+    [(torch.nn.CrossEntropyLoss(), -100, r"CategoricalNLL\(\), which"),
+     (torch.nn.functional.cross_entropy, -100, "which"),
+     (torch.nn.CrossEntropyLoss(ignore_index=2), 2, "with -100 for 2")],
+)  # fmt: skip
+def test_a_mean_over_the_items_with_a_label_is_told(loss, left_out, use):
+    """Under N times this mean, each item that has a label would count 4/3 times."""
+    outputs, y = torch.randn(8, 3), torch.tensor([0, 1, left_out, 0, 1, 1, left_out, 0])
+    note = mean_note(loss, outputs, y)
+    assert note is not None and "25%" in note and "count 1.33 times" in note and re.search(use, note)
+    exact = bdl.CategoricalNLL()(outputs, y.masked_fill(y == left_out, -100)).mean()
+    assert float(loss(outputs, y)) * 3 / 4 == pytest.approx(float(exact), rel=1e-5)
+    assert mean_note(loss, outputs, y.masked_fill(y == left_out, 0)) is None
