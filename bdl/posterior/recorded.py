@@ -71,7 +71,7 @@ def _modules_of(model: Any) -> dict[str, Any] | None:
         return dict(model) if plain else None
     kind = getattr(bdl.models, str(model["_target_"]).removeprefix("bdl.models."), None)
     arguments = {name: value for name, value in model.items() if name != "_target_"}
-    if not (inspect.isclass(kind) and issubclass(kind, nn.Module)) or any(map(_is_nested, arguments.values())):
+    if not (inspect.isclass(kind) and issubclass(kind, nn.Module)):
         return None
     try:
         with torch.device("meta"):
@@ -93,10 +93,6 @@ def _compared(modules: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str
 
 def _holds(path: str, other: str) -> bool:
     return other != path and (not path or other.startswith(f"{path}."))
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, Mapping)
 
 
 def _in_words(layer: Mapping[str, Any], settings: bool) -> str:
