@@ -16,6 +16,7 @@ from bdl.samplers.exchange import Replicas
 from bdl.samplers.potential import Potential
 from bdl.samplers.priors.scales import runs_of
 from bdl.samplers.settings import StepSettings
+from bdl.samplers.weighting.learnt import explained
 from bdl.samplers.weighting.reweighting import Reweighting
 
 
@@ -42,7 +43,7 @@ class Explanation:
         if not dynamics.noisy or mean(now.temperature) == 0:
             lines.append("target distribution: none, this is optimisation: no noise is injected and T is ignored")
         else:
-            lines += [self._target(now), *self.reweighting.explain(now)]
+            lines += [self._target(now), *explained(self.reweighting, now)]
             lines += [dynamics.describe_noise(chain.state, now.lr, now.temperature / potential.num_data)]
             lines += [] if dynamics.full_batch or dynamics.variational else heat
         if dynamics.caveat:

@@ -35,6 +35,7 @@ from bdl.samplers.resume import Saved, check_saved, to_save
 from bdl.samplers.settings import Defaults, StepSettings, check_numbers
 from bdl.samplers.temperatures import ChainTemperatures
 from bdl.samplers.weighting.base import Flat, Weighting
+from bdl.samplers.weighting.learnt import described
 from bdl.samplers.weighting.reweighting import Reweighting
 from bdl.samplers.whole_steps import WalkBatches
 from bdl.snapshot import Snapshot, of_rows
@@ -346,7 +347,7 @@ class Sampler(Shown, torch.optim.Optimizer):
     def psi(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         """psi and how it was fitted, see `Reweighting.describe`; None without a weighting."""
         group = self.param_groups[0]
-        return self.reweighting.describe(float(group["zeta"]), group["temperature"])
+        return described(self.reweighting, float(group["zeta"]), group["temperature"])
 
     def excluded(self) -> dict[int, int]:
         """The step of the divergence by the number of every chain whose samples do not count."""

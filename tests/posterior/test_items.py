@@ -96,9 +96,9 @@ def test_a_posterior_shows_what_it_is_and_what_users_need(run, posterior):
     posterior.predict(X)
     assert "CategoricalNLL" in text and "CategoricalNLL" in repr(posterior)
     assert set(dir(posterior)) == {
-        "as_module", "cache", "chains", "device", "distil", "evaluate", "evaluate_all", "kind", "likelihood", "load",
-        "moments", "net", "predict", "samples", "save", "stack", "stacking", "stream", "target", "target_temperature",
-        "thin", "thinning", "to_arviz", "weights",
+        "as_module", "cache", "chains", "device", "distil", "draws", "evaluate", "evaluate_all", "function",
+        "influence", "kind", "likelihood", "load", "moments", "net", "outputs", "predict", "samples", "save", "stack",
+        "stacking", "stream", "target", "target_temperature", "thin", "thinning", "to_arviz", "weights",
     }  # fmt: skip
 
 

@@ -89,5 +89,6 @@ def test_every_name_that_the_configurations_use_is_public():
     found = {
         name for path in config_folder().rglob("*.yaml") for name in re.findall(r"_target_: ([\w.]+)", path.read_text())
     }
-    names = found - {"null"} | {"torch.nn.CrossEntropyLoss", "torch.nn.Linear", "bdl.likelihoods.with_constant_scale"}
+    found -= {"null", "bdl.run.jobs.NoteSweep"}  # Hydra makes its callbacks: no config.yaml of a run has them
+    names = found | {"torch.nn.CrossEntropyLoss", "torch.nn.Linear", "bdl.likelihoods.with_constant_scale"}
     assert len(names) > 50 and [name for name in sorted(names) if not is_public(name)] == []

@@ -42,7 +42,7 @@ def linear():
     X = random.normal(3, 2, (N, 2))
     y = 10 + 4 * X[:, 0] - 2 * X[:, 1] + NOISE * random.normal(size=N)
     shift, scale = y.mean(), y.std()
-    X_new = random.normal(3, 4, (300, 2))
+    X_new = random.normal(3, 4, (300, 2)).clip(-8, 14)  # farther away there would be a warning
     noise = NOISE / scale
     features, new = (np.column_stack([(x - X.mean(0)) / X.std(0), np.ones(len(x))]) for x in (X, X_new))
     precision = features.T @ features / noise**2 + np.eye(3) / PRIOR_STD**2

@@ -101,14 +101,15 @@ class StepProgress(SamplerCallback, ProgressBar):
         self._noted = time.perf_counter()
         speed = (step - self._first) / max(1e-9, self._noted - self._began)
         note = {"step": step, "steps": self._total, "per_second": round(speed, 3)}
-        if self._file is not None:
-            write_atomically(self._file, json.dumps(note).encode())
+        assert self._file is not None
+        write_atomically(self._file, json.dumps(note).encode())
 
     def reads_energy(self, step: int) -> bool:
         return False  # one rank shows the bar, by its clock
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._note(self.sampler.steps)
+        if self._file is not None:
+            self._note(self.sampler.steps)
         if self._bar is not None:
             if self._terminal:
                 self._bar.update(self._task, completed=self.sampler.steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from bdl.samplers.resume import Saved
 from bdl.samplers.settings import StepSettings, any_positive
 from bdl.samplers.weighting.base import Weighting
 from bdl.samplers.weighting.histogram import Histogram
-from bdl.samplers.weighting.partition import RECENT, batch_error
+from bdl.samplers.weighting.partition import RECENT
 from bdl.samplers.weighting.recorded import RecordedWeighting, WeighedSteps, smoothed
 
 
@@ -38,34 +37,6 @@ class Reweighting(Saved):
         self.reference_energy: Tensor | None = None  # over all the data, at `reference`
         self.learnt_at: tuple[Any, float] | None = None  # (T, zeta) at the last step that updated psi
         self._recorded: RecordedWeighting | None = None
-
-    def describe(self, zeta: float, temperature: Scalar) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-        """psi as tensors, with one row per chain or one row for all, and the words that tell how psi was fitted.
-
-        Energies are in nats, also where the weighting reads U/T: then at that temperature T. Chains that share psi have
-        a row each where their temperatures differ. None without psi.
-        """
-        h, weighting = self.histogram, self.weighting
-        if h is None:
-            return None
-        t = torch.as_tensor(temperature, dtype=torch.float64).cpu().reshape(-1)
-        t = t[:1] if bool((t == t[0]).all()) else t
-        rows = max(len(h.psi), len(t))
-        t = t.expand(rows)
-        unit = t.to(h.psi) if self._in_temperatures else h.psi.new_ones(rows)
-        depth, error = weighting.depth(h, zeta)
-        tensors = {
-            "edges": h.all_edges() * unit[:, None],
-            "log_psi": h.log_psi.expand(rows, -1),
-            "visits": h.visits.expand(rows, -1),
-            "depth": depth.expand(rows),
-            "depth_error": error.expand(rows),
-            "zeta": torch.full((rows,), zeta, dtype=torch.float64),
-            "temperature": t,
-            "target": t if weighting.target is None else torch.full_like(t, weighting.target),
-            "recent_energies": h.window[: min(h.seen, len(h.window))] * unit,
-        }
-        return tensors, {"energy": weighting.energy, "weighting": type(weighting).__name__}
 
     def weigh(
         self,
@@ -109,7 +80,7 @@ class Reweighting(Saved):
             and self.energy is not None
             and self.weighting.energy in known
             and all(
-                s.all_sample and (1.0 if self._in_temperatures else s.temperature, s.zeta) == self.learnt_at
+                s.all_sample and (1.0 if self.in_temperatures else s.temperature, s.zeta) == self.learnt_at
                 for s in settings
             )
         )
@@ -149,7 +120,7 @@ class Reweighting(Saved):
     def _weigh_and_learn(self, u: Array, now: StepSettings) -> None:
         t, zeta = now.temperature, now.zeta
         scale = lean(moved(t, self.multiplier.device, non_blocking=True)) if isinstance(t, Tensor) else t
-        if self._in_temperatures:  # U/T has the law exp(-U/T) at every T, so that no T stands before the slope
+        if self.in_temperatures:  # U/T has the law exp(-U/T) at every T, so that no T stands before the slope
             if not now.samples:
                 self.multiplier, self.log_weight = torch.ones_like(self.multiplier), torch.zeros_like(self.log_weight)
                 return
@@ -167,15 +138,15 @@ class Reweighting(Saved):
             self._learn(h, u, t, zeta)
 
     @property
-    def _in_temperatures(self) -> bool:
+    def in_temperatures(self) -> bool:
         return self.weighting.units == "temperature"
 
     def log_weight_at(self, u: Tensor, zeta: float, temperature: Scalar) -> Tensor:
         """(C,) the log weight to the target at the energies u (C,), nats, by the present psi; 0 without bins or U/T."""
         at = torch.as_tensor(temperature, dtype=u.dtype, device=u.device)
-        if self.histogram is None or (self._in_temperatures and not any_positive(temperature)):
+        if self.histogram is None or (self.in_temperatures and not any_positive(temperature)):
             return torch.zeros_like(u)
-        log_psi = torch.as_tensor(self.histogram.evaluate(lean(u / at if self._in_temperatures else u))[0])
+        log_psi = torch.as_tensor(self.histogram.evaluate(lean(u / at if self.in_temperatures else u))[0])
         toward = self.weighting.toward(temperature)
         return zeta * log_psi if toward is None else toward.log_weight(zeta * log_psi, u)
 
@@ -189,23 +160,6 @@ class Reweighting(Saved):
         each = torch.full(self.multiplier.shape, energies[0], dtype=torch.float64)
         each[rows] = torch.tensor(energies, dtype=torch.float64)
         return self.log_weight_at(each.to(self.multiplier.device), now.zeta, now.temperature)
-
-    def explain(self, now: StepSettings) -> list[str]:
-        """Lines on the bins: where they lie, how deep they reach, and how they compare with the noise of an energy."""
-        h = self.histogram
-        if h is None or h.edges is None:
-            return []
-        unit = "T" if self._in_temperatures else "nats"
-        low, high = float(h.edges[:, 0].mean()), float(h.edges[:, -1].mean())
-        depth, error = (float(each.nanmean()) for each in self.weighting.depth(h, now.zeta))
-        reached = (
-            "" if math.isnan(error) else f"; the energies lie {depth:,.0f} ± {error:,.0f} nats of log G below the top"
-        )
-        lines = [f"energy bins: {h.bins} from {low:.4g} to {high:.4g} {unit}{reached}"]
-        if not math.isnan(error := batch_error(h)):
-            width = (high - low) / h.bins
-            lines.append(f"energy noise: {error:.3g} {unit} from one step to the next, in bins of {width:.3g}")
-        return lines
 
     def freeze(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen.
@@ -261,7 +215,7 @@ class Reweighting(Saved):
 
     def _note_law(self, h: Histogram, t: Scalar, zeta: float) -> None:
         """Let the histogram forget what it has learnt at another T or zeta."""
-        at = 1.0 if self._in_temperatures else t.tolist() if isinstance(t, Tensor) else t
+        at = 1.0 if self.in_temperatures else t.tolist() if isinstance(t, Tensor) else t
         learns_at = (at, 0.0 if h.edges is None else zeta)  # a pilot is not weighted
         if self.learnt_at not in (None, learns_at):
             h.forget()
