@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.weighting.reweighting`, `bdl.samplers.weighting.learnt`: the energies that psi is fitted on."""
+"""Tests of `bdl.samplers.weighting.reweighting`, `bdl.samplers.weighting.learnt`: energies that psi is fitted on."""
 
 from __future__ import annotations
 
