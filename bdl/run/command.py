@@ -28,7 +28,7 @@ from bdl.run.console import one_line_errors, silent_pipe
 from bdl.run.help import ABOUT, HELP, example_of, help_of
 from bdl.run.jobs import noted_in_sweep, told_sweep
 from bdl.run.keys import check_keys
-from bdl.run.sweeps import is_optimising, register_sweeps
+from bdl.run.sweeps import is_optimising, register_sweeps, take_gpus
 
 register_resolvers()
 register_sweeps()
@@ -86,6 +86,8 @@ def command(name: str) -> Callable[[], None]:
             check_keys(name, cfg, HydraConfig.get(), config_folder())
             if name in OF_FOLDERS and (missing := sorted(OmegaConf.missing_keys(cfg))):
                 raise ConfigError(f"{missing[0]} has no value: write it as in {example_of(name)}")
+            if name == "train":
+                take_gpus(HydraConfig.get(), cfg.trainer)
             with importing():
                 of_part = f"bdl {name}" in PLACES
                 work = part(f"bdl {name}") if of_part else vars(importlib.import_module(f"bdl.run.{name}"))[name]

@@ -28,6 +28,7 @@ from bdl.disk.owner import Owner
 from bdl.errors import Stopped
 from bdl.parts import has_parts, part
 from bdl.run.console import one_line
+from bdl.run.sweeps import note_gpus
 
 NOTE = "job.json"  # in the folder of a run
 NOTES = ".jobs"  # the folder of a sweep's notes, in its own
@@ -84,6 +85,7 @@ class NoteSweep(Callback):
     """Notes the jobs of a sweep. Hydra calls it before the first of them; an optimising sweep calls `note_jobs`."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        note_gpus(config.hydra)
         folder, words = Path(config.hydra.sweep.dir), config.hydra.overrides.task
         _begun.append((folder, f"{os.getpid()}-{time.time():.3f}"))
         if config.hydra.sweeper._target_ == BASIC:

@@ -7,8 +7,10 @@ requeued, and adds the sweeper `optuna`. This module imports neither torch nor a
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -19,6 +21,8 @@ from bdl.parts import has_parts, part
 from bdl.run.config import count_stacks, register
 
 OPTUNA_SWEEPER = "hydra_plugins.bdl.OptunaSweeper"
+LOCAL = "LocalLauncher"  # of submitit: all jobs of a sweep side by side on this machine
+GPUS = "BDL_GPUS"  # the variable that names this machine's GPUs to such jobs
 DEFAULTS: dict[str, dict[str, Any]] = {
     "launcher/submitit_slurm": {
         "nodes": "${oc.select:trainer.num_nodes,1}",
@@ -73,6 +77,21 @@ def cpus_per_task(*, _root_: DictConfig) -> int:
 def gpus_per_node(*, _root_: DictConfig) -> int | None:
     """`trainer.devices` where they are GPUs; None on CPUs, and where the machine decides."""
     return _root_.trainer.devices if _root_.trainer.accelerator in ("gpu", "cuda") else None
+
+
+def note_gpus(hydra: DictConfig, devices: Path = Path("/dev")) -> None:
+    """Name the GPUs of this machine to the jobs of a sweep that runs side by side; those that its command may see."""
+    if hydra.launcher._target_.endswith(LOCAL):
+        every = sorted(int(path.name.removeprefix("nvidia")) for path in devices.glob("nvidia[0-9]*"))
+        os.environ[GPUS] = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, every)))
+
+
+def take_gpus(hydra: Any, trainer: DictConfig) -> None:
+    """Leave a job of such a sweep `trainer.devices` of these GPUs, in turn. submitit gives every job the first ones."""
+    gpus = [gpu for gpu in os.environ.get(GPUS, "").split(",") if gpu]
+    if gpus and hydra.launcher._target_.endswith(LOCAL) and isinstance(count := trainer.get("devices", 1), int):
+        turn = range(hydra.job.num * count, (hydra.job.num + 1) * count)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(gpus[k % len(gpus)] for k in turn))
 
 
 def study_name(choices: DictConfig, overrides: Sequence[str], params: Mapping[str, Any] | None) -> str:

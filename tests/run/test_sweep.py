@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,7 @@ from bdl.contrib.optuna.search_space import direction_of, distribution_of, grid_
 from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError
 from bdl.run import train
-from bdl.run.sweeps import study_name
+from bdl.run.sweeps import GPUS, note_gpus, study_name, take_gpus
 
 optuna = pytest.importorskip("optuna", "4", reason="needs the extra [sweep]")
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: E402
@@ -128,6 +129,31 @@ def test_the_name_of_a_study_follows_from_what_it_searches():
         for words, params in ((["a=1", "b=2"], None), (["b=2", "a=1"], {}), (["a=1"], {"b": 2}), (["a=1"], {"b": 3}))
     }
     assert len(names) == 2 and all(name.startswith("d-m-s-") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "visible", "devices", "taken"),
+    [("SlurmLauncher", None, 1, ["0", "0", "0"]),  # as SLURM has said
+     ("LocalLauncher", None, 1, ["0", "1", "10"]), ("LocalLauncher", "4,7", 1, ["4", "7", "4"]),
+     ("LocalLauncher", None, 2, ["0,1", "10,0", "1,10"]), ("LocalLauncher", "", 1, ["0", "0", "0"])],
+)  # fmt: skip
+def test_jobs_side_by_side_take_the_gpus_in_turn(tmp_path, monkeypatch, launcher, visible, devices, taken):
+    """submitit's local launcher gives the first GPU to each job."""
+    for name in ("nvidia0", "nvidia10", "nvidia1", "nvidiactl"):
+        (tmp_path / name).touch()
+    monkeypatch.delenv(GPUS, raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    hydra = OmegaConf.create({"launcher": {"_target_": f"plugins.{launcher}"}, "job": {"num": 0}})
+    note_gpus(hydra, tmp_path)
+    found = []
+    for num in range(3):
+        hydra.job.num = num
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        take_gpus(hydra, OmegaConf.create({"devices": devices}))
+        found.append(os.environ["CUDA_VISIBLE_DEVICES"])
+    assert found == taken
 
 
 def test_the_same_command_continues_a_sweep(tmp_path, script):
