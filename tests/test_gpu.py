@@ -600,7 +600,10 @@ def test_blocks_and_graphs_are_single_steps_to_the_bit(
     assert graphs.launches == 0  # single steps have none
     assert_same(blocks, stepwise)
     plain = left(tmp_path / "c", fit(tmp_path / "c", loader=toy_loader(name), compile=False, **LIGHTNING[name]))
-    torch.testing.assert_close(plain[1][0], blocks[1][0], atol=1e-3, rtol=1e-3)
+    if name == "images":  # branches round otherwise than vmap, and 60 steps of convolutions multiply that
+        assert (plain[1][0] - blocks[1][0]).norm() < 2e-3 * blocks[1][0].norm()
+    else:
+        torch.testing.assert_close(plain[1][0], blocks[1][0], atol=1e-3, rtol=1e-3)
     print(f"{name}: compile=false is {'the same to the bit' if torch.equal(plain[1][0], blocks[1][0]) else 'close'}")
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 PAIR = 8  # the time of a pair of networks, in that of a step of the quadrature for one network
+FEW = 32  # networks whose pairs cost little, and are exact in double precision
 NARROW = 1e-6  # by how much `_spread` may widen laws: weight times (std / local step)²
 REACH = 5.0  # E (Z - 5)+ of a standard normal Z is 5e-8
 
@@ -62,7 +63,7 @@ class NormalMixture:
         low, high = low.amin(0), high.amax(0)
         # Steps of 0.8 of the smallest std; for u no longer than 0.28, because sinh grows fast in the tails
         steps = (1.25 * (high - low) / (wide / local).amin(0).clamp_max(0.35)).amax(-1) + 2  # (n,)
-        narrow = steps < PAIR * len(means)  # few networks do not pay, nor does a scale of 0 or infinity
+        narrow = (steps < PAIR * len(means)) & (len(means) > FEW)  # nor does a scale of 0 or infinity pay
         spread = torch.empty_like(low)
         for size in (steps[narrow].log2().ceil()).unique().tolist():  # items of about as many steps together
             group = narrow & (steps.log2().ceil() == size)
