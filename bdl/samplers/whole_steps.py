@@ -73,9 +73,9 @@ class WholeSteps(ABC):
         lr, tau = self.single(held, now.lr, now.temperature / self.potential.num_data)
         return self.factored(lr), tau
 
-    def single(self, held: HeldNumbers, lr: Any, tau: Any) -> tuple[Tensor, ...]:
+    def single(self, held: HeldNumbers, lr: Any, tau: Any) -> tuple[Tensor, Tensor]:
         """() lr and tau of a single step: on the host, where to calculate with them takes no kernel."""
-        return torch.tensor([lr, tau], dtype=self.kind).unbind()
+        return torch.tensor(lr, dtype=self.kind), torch.tensor(tau, dtype=self.kind)
 
     def factored(self, lr: Tensor) -> Tensor:
         """() lr, or (d,) where blocks of parameters have factors."""
@@ -216,7 +216,7 @@ class KernelSteps(WholeSteps):
     def kind(self) -> torch.dtype:
         return widest(self.chain.theta.device)
 
-    def single(self, held: HeldNumbers, lr: Any, tau: Any) -> tuple[Tensor, ...]:
+    def single(self, held: HeldNumbers, lr: Any, tau: Any) -> tuple[Tensor, Tensor]:
         """On the device: a kernel converts them to the type of θ."""
         return held.put("lr", lr), held.put("tau", tau)
 
