@@ -20,7 +20,7 @@ TINY = (
     "logger=none", "chains=2", "train_items=200", "length=30", "model.sizes=[36,6]", "collect.keep.every=3",
     "collect.keep.burn_in=6", "checkpoint_every=8", "monitor_every=4", "compile=false",
 )  # fmt: skip
-OF_THE_MACHINE = re.compile(r"timing\.json|job\.json|progress-\d+\.json")  # seconds, and why a process ended
+OF_THE_MACHINE = re.compile(r"timing\.json|progress-\d+\.json")  # seconds, and why a process ended
 LAUNCHER = "`srun` command"  # Lightning's hint on the login node of a cluster
 
 
