@@ -18,6 +18,7 @@ from running import TINY, refusal
 from bdl.contrib.comparison.status import job_of, run_in, status
 from bdl.disk.owner import Owner
 from bdl.errors import BdlWarning, ConfigError, Stopped
+from bdl.posterior.store import SampleStore
 from bdl.run.directory import OWNER
 from bdl.run.jobs import NOTE, NOTES, noted, read_note
 
@@ -89,6 +90,18 @@ def test_the_state_of_a_run_follows_from_its_files(tmp_path, owner, why, state, 
     assert (job.state, job.done, job.overrides) == (state, 0.3, {"seed": "3", "a": "1"}) and detail in job.detail
     if state == "running":
         assert job.left == 280 / 20  # steps left of both stacks, by what both make a second
+
+
+@pytest.mark.parametrize(
+    ("owner", "step", "state"), [(HERE, 50, "running"), (None, 50, "stopped"), (None, 200, "ended")]
+)
+def test_a_run_of_bdl_sample_names_its_owner_among_the_samples_and_needs_no_report(tmp_path, owner, step, state):
+    SampleStore(tmp_path).write_target({"num_data": 100})
+    if owner is not None:
+        (tmp_path / "samples" / "owner-0.json").write_text(json.dumps(asdict(owner)))
+    (tmp_path / "progress-0.json").write_text(json.dumps({"step": step, "steps": 200, "per_second": 10}))
+    job = run_in(tmp_path, {})
+    assert (job.state, job.done) == (state, step / 200)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,9 @@ def run_in(path: Path, note: Mapping[str, Any]) -> Job:
     """How the run in a folder stands, by its files."""
     overrides, where = _by_key(note.get("overrides", ())), str(path)
     try:
-        run, owner = read_run(path), owner_of(path / OWNER)
+        run = read_run(path)
+        locks = (path / OWNER, *path.glob("samples/owner-*.json"))  # of bdl.sample there are the latter alone
+        owner = max(filter(None, map(owner_of, locks)), key=lambda each: not each.is_dead(), default=None)
         done, speed, heard, steps = _progress(path, run.settings.get("stacks") if run else None)
     except (ConfigError, StoreError, OSError) as error:
         return Job(overrides, "failed", where, str(error))
@@ -127,7 +129,8 @@ def run_in(path: Path, note: Mapping[str, Any]) -> Job:
         if not seen and silence > SILENT:
             detail += f", silent for {duration(silence)}"
         return Job(overrides, RUNNING, where, detail, share, (steps - done) / speed if speed else math.nan)
-    if run is not None and run.metrics:
+    in_python = not (path / CONFIG).exists()  # it may be without a report
+    if run is not None and (run.metrics or in_python and share == 1):
         return Job(overrides, "ended", where, metrics=run.metrics, done=1.0)
     if owner is not None:
         return Job(overrides, "killed", where, "", share)
@@ -194,25 +197,13 @@ def _print(jobs: Sequence[Job], metric: str) -> None:
         table.add_column(shown_text(title), justify=side)  # type: ignore[arg-type]
     for job in jobs:
         done = ABSENT if math.isnan(job.done) else f"{math.floor(100 * job.done)} %"
-        left = (
-            "report"
-            if job.state == RUNNING and job.done == 1
-            else ABSENT
-            if math.isnan(job.left)
-            else duration(job.left)
-        )
+        left = ABSENT if math.isnan(job.left) else duration(job.left)
+        if job.state == RUNNING and job.done == 1:
+            left = "report"
         state = f"{job.state} {job.detail}" if job.state == RUNNING else job.state
         score = mean_and_error(metric, job.metric(metric), math.nan)
-        words = [
-            *(job.overrides.get(key, ABSENT) for key in keys),
-            state,
-            done,
-            left,
-            score,
-            job.verdict or ABSENT,
-            job.where or ABSENT,
-        ]
-        table.add_row(*map(shown_text, words))
+        words = [state, done, left, score, job.verdict or ABSENT, job.where or ABSENT]
+        table.add_row(*map(shown_text, [*(job.overrides.get(key, ABSENT) for key in keys), *words]))
     print_whole(table)
     for job in jobs:
         if job.detail and job.state != RUNNING:
