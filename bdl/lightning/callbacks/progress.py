@@ -73,7 +73,7 @@ class StepProgress(SamplerCallback, ProgressBar):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
-        if self._is_old():
+        if self._must_note(step):
             self._note(step)
         if not self._must_show(step):
             return
@@ -87,7 +87,7 @@ class StepProgress(SamplerCallback, ProgressBar):
             print(line.rstrip(), flush=True)
 
     def must_see(self, step: int) -> bool:
-        return self._is_old() or self._must_show(step)
+        return self._must_note(step) or self._must_show(step)
 
     def _must_show(self, step: int) -> bool:
         if self._bar is None:
@@ -96,8 +96,9 @@ class StepProgress(SamplerCallback, ProgressBar):
             return time.perf_counter() - self._shown >= self.seconds
         return LINES * step // self._total > self._lines
 
-    def _is_old(self) -> bool:
-        return self._file is not None and time.perf_counter() - self._noted >= NOTED
+    def _must_note(self, step: int) -> bool:
+        """The last step is noted before its checkpoint, from which a killed run goes on without a further step."""
+        return self._file is not None and (step == self._total or time.perf_counter() - self._noted >= NOTED)
 
     def _note(self, step: int, make_folder: bool = False) -> None:
         self._noted = time.perf_counter()
@@ -115,7 +116,7 @@ class StepProgress(SamplerCallback, ProgressBar):
                 self._bar.update(self._task, completed=self.sampler.steps)
                 self._bar.stop()
             self._bar = None
-        if self._file is not None:
+        if self._file is not None and self.sampler.steps != self._total:
             self._note(self.sampler.steps)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
