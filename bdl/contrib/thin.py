@@ -163,7 +163,7 @@ def densities_of(
 
 
 def densities_of_labels(labelled: LabelledOutputs, used: Collection[Key]) -> tuple[list[Key], Densities]:
-    """p(y) of each item, all its targets together, by every network, of the same weight; and the networks in their order."""
+    """p(y) of each item, all its targets together, by every network, of the same weight; and the networks."""
     likelihood, y = labelled.likelihood.of_rows(), labelled.y
     likelihood.check(y)
     of_labels = lambda each: -likelihood(each.double(), y.expand(len(each), *y.shape)).unsqueeze(1)  # noqa: E731
