@@ -18,7 +18,6 @@ from bdl.disk.manifest import Manifest
 from bdl.display import Shown
 from bdl.engine.functional import replace_tensors
 from bdl.errors import ConfigError, StoreError
-from bdl.likelihoods import Likelihood, MultiCategoricalNLL, as_columns
 from bdl.posterior.export import gathered_networks, thinned
 from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs
 from bdl.posterior.predict import P, Posterior
@@ -164,10 +163,11 @@ def densities_of(
 
 
 def densities_of_labels(labelled: LabelledOutputs, used: Collection[Key]) -> tuple[list[Key], Densities]:
-    """p(y) of each item by every network, of the same weight; and the networks in their order."""
+    """p(y) of each item, all its targets together, by every network, of the same weight; and the networks."""
     likelihood, y = labelled.likelihood.of_rows(), labelled.y
     likelihood.check(y)
-    keys, logs = logs_of(labelled, used, lambda outputs: log_density(likelihood, outputs, y).unsqueeze(1))
+    of_labels = lambda each: -likelihood(each.double(), y.expand(len(each), *y.shape)).unsqueeze(1)  # noqa: E731
+    keys, logs = logs_of(labelled, used, of_labels)
     return keys, Densities.of(logs, torch.ones(logs.shape[1:]) / logs.shape[2])
 
 
@@ -209,17 +209,6 @@ def logs_of(
             parts.append(logs[..., ::step].float())
     outputs.not_finite.warn()
     return keys, torch.cat(parts)
-
-
-def log_density(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> Tensor:
-    """(s, n) log densities, or log probabilities, of y (n, ...) by s networks with outputs (s, n, K), in nats."""
-    if likelihood.outputs == "logits":
-        return likelihood.log_density(outputs, y)
-    if isinstance(likelihood, MultiCategoricalNLL):
-        return likelihood.seen_log_density(outputs, y.clamp_min(0), y >= 0)
-    outputs = outputs.double()
-    means = likelihood.mean(outputs)
-    return likelihood.log_density(outputs, as_columns(y.double(), means.shape[1:])).sum(-1)
 
 
 def write_thinned(samples: Samples, thinning: Thinning, run_dir: str | Path) -> None:

@@ -28,7 +28,7 @@ from bdl.data.target import ClassTarget
 from bdl.data.target_copies import warn_of_copies
 from bdl.data.targets import (
     ClassTargets,
-    NumberTargets,
+    Targets,
     labels_of,
     learn_target,
     number_targets,
@@ -176,7 +176,7 @@ class TableDataModule(TensorDataModule):
         rows.update(y.numpy().data)
         encoding = checksum(self.encoding.to_plain())
         target = self.encoding.target
-        name = list(target.names) if isinstance(target, ClassTargets | NumberTargets) else target.name
+        name = list(target.names) if isinstance(target, Targets) else target.name
         return {"target": name, "training_rows": rows.hexdigest()[:16], "encoding": encoding}
 
     def preprocessing(self) -> dict[str, Any]:

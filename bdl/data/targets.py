@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -20,17 +20,18 @@ from bdl.data.values import Frame, Series, Task
 from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods.categorical import IGNORED
 
+Part = TypeVar("Part", ClassTarget, NumberTarget)
 NamedColumns: TypeAlias = Any  # rows of a table, or a table: what has a column by its name
 
 
 @dataclass(frozen=True)
-class NumberTargets:
-    """Several numbers of a row, (n, k) float32, each standardised by itself; NaN where one of them is missing.
+class Targets(Generic[Part]):
+    """Several columns that a network predicts together.
 
-    parts: one for each column, all of one task.
+    parts: one for each column.
     """
 
-    parts: tuple[NumberTarget, ...]
+    parts: tuple[Part, ...]
 
     @property
     def name(self) -> str:
@@ -39,6 +40,14 @@ class NumberTargets:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(part.name for part in self.parts)
+
+
+@dataclass(frozen=True)
+class NumberTargets(Targets[NumberTarget]):
+    """Several numbers of a row, (n, k) float32, each standardised by itself; NaN where one of them is missing.
+
+    The parts are all of one task.
+    """
 
     @property
     def task(self) -> Task:
@@ -78,22 +87,10 @@ class NumberTargets:
 
 
 @dataclass(frozen=True)
-class ClassTargets:
-    """Several classes of a row, (n, k) int64, -100 where one of them is missing.
+class ClassTargets(Targets[ClassTarget]):
+    """Several classes of a row, (n, k) int64, -100 where one of them is missing."""
 
-    parts: one for each column.
-    """
-
-    parts: tuple[ClassTarget, ...]
     task: ClassVar[Task] = "classification"
-
-    @property
-    def name(self) -> str:
-        return ", ".join(self.names)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(part.name for part in self.parts)
 
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:

@@ -48,8 +48,8 @@ class NormalMixture:
         """(n, k) E|Y - Y'| of every item, by the cheaper of two ways: a quadrature, or all pairs of networks.
 
         The quadrature steps evenly in u, y = centre + scale sinh(u): steps are wider in the tails, as far networks
-        are wide. A law that is narrower than the steps is widened. From s to r that adds its weight times r² - s²,
-        times the density of Y where it sits, because the second derivative of E|x - Y'| by x is twice this density.
+        are wide. A law that is narrower than the steps is widened. From s to r that adds twice its weight times
+        r² - s², times the density of Y where it sits, which is half the second derivative of E|x - Y'| by x.
         So a few networks that are certain need no steps of their own size.
         """
         means, stds = self.means, self.stds
@@ -68,8 +68,7 @@ class NormalMixture:
         for size in (steps[narrow].log2().ceil()).unique().tolist():  # items of about as many steps together
             group = narrow & (steps.log2().ceil() == size)
             cdf = NormalMixture(means[:, group], wide[:, group], self.weights).cdf()
-            ends = low[group], high[group], int(steps[group].max())
-            spread[group] = _quadrature(cdf, centre[group], scale[group], *ends)
+            spread[group] = _quadrature(cdf, centre[group], scale[group], low[group], high[group], 2 ** int(size))
         if not bool(narrow.all()):
             spread[~narrow] = NormalMixture(means[:, ~narrow], stds[:, ~narrow], self.weights)._pairs()
         return spread

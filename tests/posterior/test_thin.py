@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from by_hand import NUMBERS_X, NUMBERS_Y, X, Y, of_file
 from repeats import slow_where
 
 import bdl
-from bdl.data import TensorSlices
+from bdl.data import TensorBatches, TensorSlices
 from bdl.errors import ConfigError, StoreError
 from bdl.posterior.samples import Samples
+from bdl.schedules import EveryStep
 
 HELD_OUT = toys.tensors(seed=7)
 TEST = TensorSlices(X, Y)
@@ -114,6 +116,29 @@ def test_numbers_with_and_without_labels(regression, labels):
         gaps = torch.stack([of_all.log_density(one) - of_small.log_density(one) for one in y]).double()
         error = gaps.mean(1).std() / len(gaps) ** 0.5
         assert scores["chosen"] == pytest.approx(float(gaps.mean()), abs=5 * float(error))
+
+
+NUMBERS = torch.cat([NUMBERS_Y, -NUMBERS_Y], 1)
+CLASSES = torch.cat([NUMBERS_Y > 0, NUMBERS_Y > 1], 1).long()
+FIRST = torch.zeros_like(CLASSES, dtype=torch.bool)
+FIRST[0, 1] = True
+SEVERAL = [  # outputs of the network, likelihood and labels (n, 2)
+    (4, bdl.ObservedNLL(bdl.HeteroscedasticNLL()), NUMBERS.masked_fill(FIRST, torch.nan)),
+    (5, bdl.MultivariateNormalNLL(), NUMBERS),
+    (5, bdl.MultiCategoricalNLL((2, 3)), CLASSES.masked_fill(FIRST, -100)),
+]
+
+
+@pytest.mark.parametrize("outputs, likelihood, y", SEVERAL, ids=["numbers with gaps", "correlated", "classes"])
+def test_the_targets_of_an_item_are_scored_together(outputs, likelihood, y, tmp_path):
+    net, data = bdl.models.MLP((3, 4, outputs)), TensorSlices(NUMBERS_X, y)
+    module = toys.module(net, 2, likelihood, lr=0.01)
+    keep = bdl.CollectSamples(EveryStep(0, 2), tmp_path)
+    toys.trainer(tmp_path, 8, [keep]).fit(module, TensorBatches(NUMBERS_X, y, 10, chains=2))
+    posterior = bdl.Posterior.load(tmp_path, net)
+    each = torch.stack([-likelihood(of_one.double(), y) for of_one in posterior.outputs(NUMBERS_X)])
+    expected = math.log(len(each)) - float(each.logsumexp(0).mean())
+    assert posterior.thin(2, data, by="nll").thinning.scores["all"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_it_predicts_with_so_many_networks_and_no_more(posterior, monkeypatch):

@@ -26,6 +26,7 @@ from bdl.posterior import mixture as mixture_module
 from bdl.posterior import stored_outputs
 from bdl.posterior.metrics import QUANTILE_GRID, shares_below, value_metrics
 from bdl.posterior.mixture import PredictiveMixture
+from bdl.posterior.normal_mixture import NormalMixture
 from bdl.posterior.prediction import of_mixture
 from bdl.posterior.store import SampleStore
 from bdl.posterior.stored_outputs import StoredOutputs
@@ -172,6 +173,16 @@ def test_the_quadrature_of_crps_is_all_pairs_also_where_networks_differ_in_width
     monkeypatch.setattr("bdl.posterior.normal_mixture.PAIR", 0)
     std = sum(mixture.moments()[1:]).sqrt()
     torch.testing.assert_close((by_quadrature - mixture.crps(y)) / std, torch.zeros(N, 1, dtype=D64), atol=2e-5, rtol=0)
+
+
+def test_crps_of_an_item_does_not_depend_on_the_items_beside_it():
+    """Items of about as many steps are taken together: 5e-8 is rounding, and other steps change 2e-7."""
+    generator = torch.Generator().manual_seed(0)
+    means = torch.linspace(0.1, 4, 40)[:, None] * torch.randn(60, 40, 1, generator=generator, dtype=D64)
+    stds = 0.7 + 0.3 * torch.rand(60, 40, 1, generator=generator, dtype=D64)
+    mixture = lambda items: NormalMixture(means[:, items], stds[:, items], torch.full((60,), 1 / 60, dtype=D64))  # noqa: E731
+    alone = torch.cat([mixture([i]).crps(torch.zeros(1, 1)) for i in range(40)])
+    torch.testing.assert_close(mixture(slice(None)).crps(torch.zeros(40, 1)), alone, atol=5e-8, rtol=0)
 
 
 def test_draws_have_the_law_of_the_mixture_and_one_network_each(likelihood):
