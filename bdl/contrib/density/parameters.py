@@ -58,7 +58,7 @@ class DensityPosterior(Shown):
         return {name: draws.array() for name, draws in found.items()}
 
     def sample_stats(self) -> dict[str, np.ndarray]:
-        """(chains, draws) energy, lr, temperature and weight: of importance where the run has valid ones, else equal."""
+        """(chains, draws) energy, lr, temperature, and weight: of importance if the run has valid ones, else equal."""
         kind = "importance" if np.isfinite(self.metrics.get("weight_ess", np.nan)) else None
         return sample_stats(self.posterior.keyed(), self.posterior.chains, self.posterior.weights(kind).by_key)
 
@@ -81,11 +81,12 @@ class DensityPosterior(Shown):
 
         table: Any = summary(self.to_arviz(), group="posterior", round_to="none")  # type: ignore[arg-type]
         table = table[["mean", "sd", "r_hat", "ess_bulk", "ess_tail", "mcse_mean"]].copy()
-        w, x = self.sample_stats()["weight"][..., None], flat(self.draws())
+        w = self.sample_stats()["weight"][..., None]  # (chains, draws, 1)
         if np.ptp(w):
-            means = np.average(x, 1, np.broadcast_to(w, x.shape))
-            table["mean"] = mean = np.average(x, (0, 1), np.broadcast_to(w, x.shape))
-            table["sd"] = np.sqrt(np.average(np.square(x - mean), (0, 1), np.broadcast_to(w, x.shape)))
+            x, w = flat(self.draws()), w / w.sum()
+            means = (w * x).sum(1) / w.sum(1)
+            table["mean"] = mean = (w * x).sum((0, 1))
+            table["sd"] = np.sqrt((w * np.square(x - mean)).sum((0, 1)))
             table["mcse_mean"] = means.std(0, ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan
         return table
 
