@@ -103,6 +103,6 @@ def test_too_much_batch_noise_is_told(tmp_path):
     free = {**RUNS["mixture"]["constraints"], "means": scaled([0.027, 0.030, 0.022])}
     found = sampled("mixture", tmp_path, lr=100.0, steps=600, constraints=free)
     ratios, heat = away("mixture", found)[1], found.metrics["t_eff"]
-    print(ratios.round(3), found.metrics, found)
+    print(ratios.round(3), heat, found)
     assert heat > 1.4 and ratios.mean() > 1.3 and ratios.mean() == pytest.approx(heat**0.5, rel=0.06)
     assert found.verdict.outcome == "another temperature"

@@ -21,7 +21,7 @@ from bdl.contrib.density.parameters import DensityPosterior, DensityReport
 from bdl.contrib.landscape.coefficient import find_lr
 from bdl.data.fingerprint import digest
 from bdl.engine.stack import ChainStack
-from bdl.errors import BdlWarning, ConfigError, check_whole
+from bdl.errors import BdlWarning, ConfigError
 from bdl.identity import code_of, identity
 from bdl.run.in_python import sample
 from bdl.samplers.dynamics.base import Transition
@@ -104,7 +104,6 @@ def sample_from(
     """
     if refused := sorted({"prior", "num_data", "loss", "test", "start"} & arguments.keys()):
         raise ConfigError(f"{refused[0]} is no argument here: the density says prior, N and start; parameters judge")
-    check_whole("chains", chains)
     size = density.num_data if density.batch_size is None else density.batch_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
