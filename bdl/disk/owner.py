@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self, get_type_hints
+from typing import Any, Self, get_type_hints
 
 from bdl.disk.files import WRITING, disk_errors, parse_json, read_file, temporary_file
 from bdl.errors import StoreError
@@ -69,6 +69,18 @@ class Owner:
     def this_process(cls) -> Self:
         started = start_of(os.getpid()) or ""
         return cls(platform.node(), _namespace(), os.getpid(), started, _machine(), *_job())
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        """The process of a file that was read. Raises ValueError where it names none."""
+        try:
+            owner = cls(**values)
+        except TypeError as error:
+            raise ValueError("it names no process") from error
+        types = get_type_hints(cls)
+        if not (all(type(getattr(owner, name)) is types[name] for name in types) and 0 < owner.pid < 2**31):
+            raise ValueError("it names no process")
+        return owner
 
     @property
     def is_of_this_host(self) -> bool:
@@ -141,12 +153,8 @@ def sweep_leftovers(folder: Path, every_host: bool = False) -> None:
 
 def _parse(lock: Path, content: bytes) -> Owner:
     try:
-        owner = Owner(**parse_json(content))
-        types = get_type_hints(Owner)
-        if not (all(type(getattr(owner, name)) is types[name] for name in types) and 0 < owner.pid < 2**31):
-            raise ValueError("it names no process")
-        return owner
-    except (ValueError, TypeError) as error:
+        return Owner.of(parse_json(content))
+    except ValueError as error:
         raise StoreError(f"{lock} is damaged: remove it if no process writes to {lock.parent}") from error
 
 

@@ -10,8 +10,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,24 +25,32 @@ from omegaconf import DictConfig
 
 from bdl.disk.files import SMALL_FILE, parse_json, read_file, write_atomically
 from bdl.disk.owner import Owner
-from bdl.errors import Stopped
+from bdl.errors import Stopped, StoreError
 from bdl.parts import has_parts, part
 from bdl.run.console import one_line
 from bdl.run.sweeps import note_gpus
+from bdl.run.validate import rule_of
 
 NOTE = "job.json"  # in the folder of a run
 NOTES = ".jobs"  # the folder of a sweep's notes, in its own
 BASIC = f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
+JOB = {
+    "overrides": Sequence[str], "sweep": str | None, "run": str | None, "process": dict | None, "why": str | None,
+    "stopped": bool | None,
+}  # fmt: skip
+PROGRESS = {"step": int, "steps": int, "per_second": float}
 _begun: list[tuple[Path, str]] = []  # folder and name of the sweep that this process launches
 
 
-def read_note(path: Path) -> dict[str, Any]:
-    """A note; {} where there is none, or none of ours."""
+def read_note(path: Path, kinds: Mapping[str, object] = JOB) -> dict[str, Any]:
+    """A note; {} where there is none, or none of ours. The process of a job is an `Owner`."""
     try:
         note = parse_json(read_file(path, SMALL_FILE))
+        if not (isinstance(note, dict) and all(rule_of(kind).fits(note.get(key)) for key, kind in kinds.items())):
+            return {}
+        return note | ({"process": Owner.of(note["process"])} if note.get("process") else {})
     except (OSError, ValueError):
         return {}
-    return note if isinstance(note, dict) and isinstance(note.get("overrides"), list) else {}
 
 
 @contextmanager
@@ -54,7 +62,8 @@ def noted(path: Path, overrides: Sequence[str], **facts: Any) -> Iterator[None]:
         yield
     except BaseException as error:
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
-        _write(path, note | {"why": one_line(error), "stopped": stopped})
+        with suppress(StoreError):  # a disk that is full, or a folder that was moved, has ended the job
+            _write(path, note | {"why": one_line(error), "stopped": stopped}, make_folder=False)
         raise
 
 
@@ -110,5 +119,5 @@ def _note_of(sweep: Path, overrides: Sequence[str]) -> Path:
     return sweep / NOTES / f"{hashlib.sha256(chr(10).join(sorted(overrides)).encode()).hexdigest()[:16]}.json"
 
 
-def _write(path: Path, note: dict[str, Any]) -> None:
-    write_atomically(path, json.dumps(note).encode())
+def _write(path: Path, note: dict[str, Any], make_folder: bool = True) -> None:
+    write_atomically(path, json.dumps(note).encode(), make_folder=make_folder)

@@ -34,13 +34,7 @@ from bdl.run.tuning_request import TuningRequest
 from bdl.run.typed import typed
 
 Strategy = Literal["auto", "ddp", "chains"]
-OURS = (
-    "_target_",
-    "concurrent",
-    "max_time",
-    "start_epochs",
-    "timeout",
-)  # keys of the trainer that Lightning's does not know
+OURS = ("_target_", "concurrent", "max_time", "start_epochs", "timeout")  # Lightning's trainer does not know them
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def gpus_per_node(*, _root_: DictConfig) -> int | None:
 def note_gpus(hydra: DictConfig, devices: Path = Path("/dev")) -> None:
     """Name the GPUs of this machine to the jobs of a sweep that runs side by side; those that its command may see."""
     if hydra.launcher._target_.endswith(LOCAL):
-        every = sorted(int(path.name.removeprefix("nvidia")) for path in devices.glob("nvidia[0-9]*"))
+        every = range(len([*devices.glob("nvidia[0-9]*")]))  # CUDA counts from 0 whichever a container has
         os.environ[GPUS] = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, every)))
 
 

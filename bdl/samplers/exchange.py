@@ -279,7 +279,7 @@ class Replicas(Saved):
 
     def _near(self, energy: Tensor) -> HeldNumbers:
         """Where the kernels of a swap find the numbers of a step, on the device of the energies."""
-        if self._held is None or not self._held.serves(energy):
+        if self._held is None or not self._held.serves(energy.device, energy.dtype):
             self._held = HeldNumbers(energy)
         return self._held
 

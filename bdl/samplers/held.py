@@ -19,9 +19,9 @@ class HeldNumbers:
         self._tensors: dict[str, Tensor] = {}
         self._values: dict[str, Any] = {}  # what the tensors hold, of numbers and of tensors on the CPU
 
-    def serves(self, like: Tensor) -> bool:
-        """Whether kernels on such tensors may read these ones."""
-        return self._like.device == like.device and self._like.dtype == like.dtype
+    def serves(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether kernels on tensors of this kind may read these ones."""
+        return self._like.device == device and self._like.dtype == dtype
 
     def copy(self, name: str, value: Tensor) -> Tensor:
         """The tensor of this name, with the numbers of one on its device."""

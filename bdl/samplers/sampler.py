@@ -345,7 +345,7 @@ class Sampler(Shown, torch.optim.Optimizer):
         )
 
     def psi(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-        """psi and how it was fitted, see `Reweighting.describe`; None without a weighting."""
+        """psi and how it was fitted, see `bdl.samplers.weighting.learnt.described`; None without a weighting."""
         group = self.param_groups[0]
         return described(self.reweighting, float(group["zeta"]), group["temperature"])
 

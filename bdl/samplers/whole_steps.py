@@ -43,34 +43,39 @@ class WalkBatches(Protocol):
 
 
 class WholeSteps(ABC):
-    """The steps of a chain on a GPU, in graphs or one by one with the same numbers.
+    """The steps of a chain on a GPU, in graphs or one by one with the same numbers."""
 
-    wide: whether lr and tau are in double precision, in place of the type of θ.
-    """
-
-    def __init__(self, chain: Chain, potential: Potential, wide: bool = False):
-        self.chain, self.potential, self._wide = chain, potential, wide
+    def __init__(self, chain: Chain, potential: Potential):
+        self.chain, self.potential = chain, potential
         self._held: HeldNumbers | None = None
 
     @property
     def held(self) -> HeldNumbers | None:
         """The numbers on the device; None where steps take those of Python."""
-        theta = self.chain.theta
+        theta, kind = self.chain.theta, self.kind
         if theta.device.type != "cuda" or theta.dtype not in (torch.float32, torch.float64):
             return None
         if not self.chain.dynamics.recordable:
             return None
-        kind = widest(theta.device) if self._wide else theta.dtype
-        like = theta.new_empty(1 if self.chain.chains is None else self.chain.chains, dtype=kind)
-        if self._held is None or not self._held.serves(like):
-            self._held = HeldNumbers(like)
+        if self._held is None or not self._held.serves(theta.device, kind):
+            self._held = HeldNumbers(theta.new_empty(self.chain.chains or 1, dtype=kind))
         return self._held
+
+    @property
+    def kind(self) -> torch.dtype:
+        """The type of lr and tau."""
+        return self.chain.theta.dtype
 
     def numbers(self, now: StepSettings) -> tuple[Tensor, Tensor] | None:
         """() lr and tau of a single step, lr (d,) where blocks have factors; None where it takes others."""
         if (held := self.held) is None or _differ(now):
             return None
-        return self.factored(held.put("lr", now.lr)), held.put("tau", now.temperature / self.potential.num_data)
+        lr, tau = self.single(held, now.lr, now.temperature / self.potential.num_data)
+        return self.factored(lr), tau
+
+    def single(self, held: HeldNumbers, lr: Any, tau: Any) -> tuple[Tensor, Tensor]:
+        """() lr and tau of a single step: on the host, where to calculate with them takes no kernel."""
+        return torch.tensor(lr, dtype=self.kind), torch.tensor(tau, dtype=self.kind)
 
     def factored(self, lr: Tensor) -> Tensor:
         """() lr, or (d,) where blocks of parameters have factors."""
@@ -204,8 +209,16 @@ class KernelSteps(WholeSteps):
     """
 
     def __init__(self, chain: Chain, potential: Potential, evaluate: Callable[[Any, Tensor, Tensor], Any]):
-        super().__init__(chain, potential, wide=True)
+        super().__init__(chain, potential)
         self.evaluate = evaluate
+
+    @property
+    def kind(self) -> torch.dtype:
+        return widest(self.chain.theta.device)
+
+    def single(self, held: HeldNumbers, lr: Any, tau: Any) -> tuple[Tensor, Tensor]:
+        """On the device: a kernel converts them to the type of θ."""
+        return held.put("lr", lr), held.put("tau", tau)
 
     def takes(self, settings: Sequence[StepSettings]) -> bool:
         chain = self.chain

@@ -56,11 +56,7 @@ class Size:
     gradients: Sequence[tuple[int, int, Method]] = (  # networks, images a batch, way
         (1, 256, "auto"), (8, 128, "vmap"), (8, 128, "loop"), (8, 128, "branches"),
     )  # fmt: skip
-    networks: Sequence[tuple[int, int]] = (
-        (1, 256),
-        (8, 128),
-        (8, 256),
-    )  # networks, images a batch, through Trainer.fit
+    networks: Sequence[tuple[int, int]] = ((1, 256), (8, 128), (8, 256))  # networks, images a batch, by Trainer.fit
     depth: int = 20
     images: int = 50_000
     warm_up: int = 100  # steps

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fault_runs import files, goes_on, messages, refused, training
+from fault_runs import TINY, files, goes_on, messages, refused, steady, training
 from injection import announce, command, in_child, killed_at, recorded, start_child, wait
 
 pytestmark = pytest.mark.faults
@@ -90,7 +90,7 @@ def test_a_clock_that_steps_changes_nothing(whole, tmp_path):
         os.utime(path, (2**31, 2**31))  # of the future
     ended = in_child(training(folder, limit), stepping_clock)
     assert ended.status == 0 and messages(ended) == [], ended
-    assert files(folder) == whole
+    assert files(folder) == whole | {"job.json": steady({"overrides": [*TINY, limit]})}
 
 
 def test_a_signal_on_a_slow_disk_stops_in_good_order(whole, tmp_path):

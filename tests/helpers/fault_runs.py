@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import arviz_stats  # noqa: F401  imported before the forks, because it is slow to import
 from injection import Ended, command, in_child
@@ -20,7 +22,7 @@ TINY = (
     "logger=none", "chains=2", "train_items=200", "length=30", "model.sizes=[36,6]", "collect.keep.every=3",
     "collect.keep.burn_in=6", "checkpoint_every=8", "monitor_every=4", "compile=false",
 )  # fmt: skip
-OF_THE_MACHINE = re.compile(r"timing\.json|job\.json|progress-\d+\.json")  # seconds, and why a process ended
+NOTES = re.compile(r"job\.json|progress-\d+\.json")  # for `bdl status`
 LAUNCHER = "`srun` command"  # Lightning's hint on the login node of a cluster
 
 
@@ -40,10 +42,15 @@ def files(folder: Path) -> dict[str, bytes]:
     assert not any(path.name.startswith((".writing-", "owner")) for path in folder.rglob("*"))
     assert altered(folder) == {}
     names = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    found = {name: path.read_bytes() for name, path in names.items() if not OF_THE_MACHINE.fullmatch(name)}
-    found = {name: data for name, data in found.items() if not name.endswith(".ckpt")}
+    found = {name: path.read_bytes() for name, path in names.items() if not name.endswith(("timing.json", ".ckpt"))}
+    found |= {name: steady(json.loads(data)) for name, data in found.items() if NOTES.fullmatch(name)}
     last = {entry.path: entry.sha256 for entry in Manifest(folder).entries()}
     return found | {"manifest.jsonl": repr(sorted(last.keys() - {"timing.json"})).encode()}
+
+
+def steady(note: dict[str, Any]) -> bytes:
+    """A note but for seconds, and why an earlier process ended."""
+    return repr([note.get(key) for key in ("overrides", "step", "steps")]).encode()
 
 
 def goes_on(folder: Path, *overrides: str) -> dict[str, bytes]:

@@ -89,3 +89,17 @@ class Memory(Logger):
 def plain(net: nn.Module | None = None) -> nn.Module:
     """The network whose samples `sample` writes."""
     return MLP((D, 5, K)) if net is None else net
+
+
+class Stops(bdl.callbacks.StepCallback):
+    """Asks the run to stop once somebody asks about a step after `at`."""
+
+    def __init__(self, at: int):
+        self.at = at
+
+    def on_train_start(self, trainer, pl_module):
+        self.trainer = trainer
+
+    def must_see(self, step):
+        self.trainer.should_stop = self.trainer.should_stop or step > self.at
+        return False

@@ -24,15 +24,15 @@ BINS = {"low": 0.0, "high": 1e5, "bins": 20}
 C, N = 8, 400  # chains and items of a network for Landsat
 # Sampler, its other arguments, the most kernels of a step outside of graphs, and graphs that a step launches
 SAMPLERS = {
-    "SGD": (bdl.SGD(0.9), {}, 9, 1),
-    "SGLD": (bdl.SGLD(), {}, 12, 1),
-    "SGHMC": (bdl.SGHMC(0.1), {}, 14, 1),
-    "SGNHT": (bdl.SGNHT(0.1), {}, 31, 1),
-    "AWSGHMC": (bdl.SGHMC(0.1), {"weighting": bdl.AdaptiveWeight(zeta=10.0, **BINS)}, 19, 2),
+    "SGD": (bdl.SGD(0.9), {}, 8, 1),
+    "SGLD": (bdl.SGLD(), {}, 8, 1),
+    "SGHMC": (bdl.SGHMC(0.1), {}, 10, 1),
+    "SGNHT": (bdl.SGNHT(0.1), {}, 20, 1),
+    "AWSGHMC": (bdl.SGHMC(0.1), {"weighting": bdl.AdaptiveWeight(zeta=10.0, **BINS)}, 15, 2),
     "AWSGHMC, U/T": (
         bdl.SGHMC(0.1),
         {"weighting": bdl.AdaptiveWeight(zeta=10.0, low=0.0, high=1e5, bins=20, units="temperature")},
-        19,
+        15,
         2,
     ),
     "exchange": (bdl.SGHMC(0.1), {"exchange": bdl.Exchange((1.0, 2.0))}, 18, 2),

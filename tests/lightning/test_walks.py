@@ -66,27 +66,13 @@ def test_walks_leave_the_files_and_checkpoint_of_single_steps(tmp_path, walked, 
     assert_equal_but_for_zero_grad(walks, single) if "mclmc" in name else assert_equal(walks, single)
 
 
-class Stops(bdl.callbacks.StepCallback):
-    """Asks the run to stop once somebody asks about a step after `at`."""
-
-    def __init__(self, at: int):
-        self.at = at
-
-    def on_train_start(self, trainer, pl_module):
-        self.trainer = trainer
-
-    def must_see(self, step):
-        self.trainer.should_stop = self.trainer.should_stop or step > self.at
-        return False
-
-
 STOPS = [(name, at) for name in ("sghmc", "sgnht", "mclmc") for at in (7, 39, 45, 71)]
 
 
 @pytest.mark.parametrize("name, at", slow_where(lambda name, at: name != "sghmc" and at != 45, STOPS))
 def test_a_run_that_stops_where_another_walks_on_resumes_to_byte(tmp_path, walked, name, at):
     whole = Unseen(tmp_path / "whole", CASES[name])
-    first = Unseen(tmp_path / "parts", CASES[name], Stops(at))
+    first = Unseen(tmp_path / "parts", CASES[name], toys.Stops(at))
     assert 1 < first.trainer.global_step < STEPS
     second = Unseen(tmp_path / "parts", CASES[name], resume=first.checkpoint)
     assert second.files() == whole.files() and sum(walked) > STEPS

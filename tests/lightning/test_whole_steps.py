@@ -159,25 +159,11 @@ def test_walks_leave_what_single_steps_leave_in_few_launches(tmp_path, simulated
     assert_same(made, fit(tmp_path / "b", CASES[name], EveryBatch()))
 
 
-class Stops(bdl.callbacks.StepCallback):
-    """Asks the run to stop once somebody asks about a step after `at`."""
-
-    def __init__(self, at: int):
-        self.at = at
-
-    def on_train_start(self, trainer, pl_module):
-        self.trainer = trainer
-
-    def must_see(self, step):
-        self.trainer.should_stop = self.trainer.should_stop or step > self.at
-        return False
-
-
 @pytest.mark.parametrize("name", slow_where(lambda name: name != "sghmc", ("sghmc", "sgnht", "awsghmc", "mclmc")))
 def test_a_run_that_stops_in_a_walk_resumes_its_stream(tmp_path, simulated, name):
     """It goes on where another run walks, from a file; the graphs of the resumed run are new."""
     whole = fit(tmp_path / "whole", CASES[name])
-    first = fit(tmp_path / "parts", CASES[name], Stops(47))
+    first = fit(tmp_path / "parts", CASES[name], toys.Stops(47))
     assert 40 < first.sampler.steps < STEPS
     last = tmp_path / "parts" / "checkpoints" / "last.ckpt"
     assert_same(whole, fit(tmp_path / "parts", CASES[name], resume=last))

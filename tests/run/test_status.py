@@ -12,11 +12,13 @@ from dataclasses import asdict, replace
 
 import pandas as pd
 import pytest
+from omegaconf import OmegaConf
 from running import TINY, refusal
 
-from bdl.contrib.comparison.status import job_of, run_in
+from bdl.contrib.comparison.status import job_of, run_in, status
 from bdl.disk.owner import Owner
-from bdl.errors import ConfigError, Stopped
+from bdl.errors import BdlWarning, ConfigError, Stopped
+from bdl.posterior.store import SampleStore
 from bdl.run.directory import OWNER
 from bdl.run.jobs import NOTE, NOTES, noted, read_note
 
@@ -91,6 +93,18 @@ def test_the_state_of_a_run_follows_from_its_files(tmp_path, owner, why, state, 
 
 
 @pytest.mark.parametrize(
+    ("owner", "step", "state"), [(HERE, 50, "running"), (None, 50, "stopped"), (None, 200, "ended")]
+)
+def test_a_run_of_bdl_sample_names_its_owner_among_the_samples_and_needs_no_report(tmp_path, owner, step, state):
+    SampleStore(tmp_path).write_target({"num_data": 100})
+    if owner is not None:
+        (tmp_path / "samples" / "owner-0.json").write_text(json.dumps(asdict(owner)))
+    (tmp_path / "progress-0.json").write_text(json.dumps({"step": step, "steps": 200, "per_second": 10}))
+    job = run_in(tmp_path, {})
+    assert (job.state, job.done) == (state, step / 200)
+
+
+@pytest.mark.parametrize(
     ("note", "state"),
     [
         ({"process": asdict(HERE)}, "waiting"),
@@ -101,7 +115,56 @@ def test_the_state_of_a_run_follows_from_its_files(tmp_path, owner, why, state, 
     ],
 )
 def test_a_job_without_a_run_stands_as_its_note_says(tmp_path, note, state):
-    assert job_of({"overrides": ["seed=1"], **note}, tmp_path / NOTES).state == state
+    (tmp_path / NOTE).write_text(json.dumps({"overrides": ["seed=1"], **note}))
+    assert job_of(read_note(tmp_path / NOTE), tmp_path / NOTES).state == state
+
+
+BROKEN = {
+    "a pipe": os.mkfifo,
+    "a loop": lambda path: path.symlink_to(path),
+    "a folder": lambda path: path.mkdir(),
+    "noise": lambda path: path.write_bytes(b"\xff{"),
+    "words": lambda path: path.write_text('{"overrides": [7], "step": "x", "steps": null}'),
+    "no process": lambda path: path.write_text('{"overrides": ["a=1"], "process": {"x": 1}, "step": 1}'),
+}
+
+
+@pytest.mark.parametrize("file", [NOTE, OWNER, "progress-0.json", "config.yaml", f"../{NOTES}/a.json"])
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_run_with_a_broken_file_hides_no_other(tmp_path, capsys, file, how):
+    for path in (tmp_path / "sound" / NOTE, tmp_path / "broken" / NOTE, tmp_path / NOTES / "b.json"):
+        path.parent.mkdir()
+        path.write_text('{"overrides": ["seed=3"]}')
+    (tmp_path / "broken" / file).unlink(missing_ok=True)
+    BROKEN[how](tmp_path / "broken" / file)
+    status(OmegaConf.create({"runs": str(tmp_path), "metric": None}))
+    told = capsys.readouterr().out
+    assert str(tmp_path / "sound") in told and "1 waiting" in told
+
+
+def test_a_folder_that_cannot_be_read_is_told(tmp_path, capsys, monkeypatch):
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / NOTE).write_text('{"overrides": []}')
+    scan, exists = os.scandir, os.path.exists
+
+    def refusing(path):
+        if os.path.basename(path) == "theirs":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    monkeypatch.setattr(os.path, "exists", lambda path: "theirs" not in str(path) and exists(path))
+    with pytest.warns(BdlWarning, match=r"theirs cannot be read \(Permission denied\)"):
+        status(OmegaConf.create({"runs": str(tmp_path), "metric": None}))
+    assert "1 run: 1 stopped" in capsys.readouterr().out
+
+
+def test_why_a_job_ended_makes_no_folder_again_and_hides_no_error(tmp_path):
+    with pytest.raises(ConfigError, match="lr is wrong"), noted(tmp_path / "run" / NOTE, []):
+        (tmp_path / "run").rename(tmp_path / "moved")
+        raise ConfigError("lr is wrong")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("place, words", [("nothing", "is no folder"), (".", "holds no run")])

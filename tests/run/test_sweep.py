@@ -134,12 +134,12 @@ def test_the_name_of_a_study_follows_from_what_it_searches():
 @pytest.mark.parametrize(
     ("launcher", "visible", "devices", "taken"),
     [("SlurmLauncher", None, 1, ["0", "0", "0"]),  # as SLURM has said
-     ("LocalLauncher", None, 1, ["0", "1", "10"]), ("LocalLauncher", "4,7", 1, ["4", "7", "4"]),
-     ("LocalLauncher", None, 2, ["0,1", "10,0", "1,10"]), ("LocalLauncher", "", 1, ["0", "0", "0"])],
+     ("LocalLauncher", None, 1, ["0", "1", "2"]), ("LocalLauncher", "4,7", 1, ["4", "7", "4"]),
+     ("LocalLauncher", None, 2, ["0,1", "2,0", "1,2"]), ("LocalLauncher", "", 1, ["0", "0", "0"])],
 )  # fmt: skip
 def test_jobs_side_by_side_take_the_gpus_in_turn(tmp_path, monkeypatch, launcher, visible, devices, taken):
     """submitit's local launcher gives the first GPU to each job."""
-    for name in ("nvidia0", "nvidia10", "nvidia1", "nvidiactl"):
+    for name in ("nvidia1", "nvidia10", "nvidia3", "nvidiactl"):  # in a container, where CUDA counts them from 0
         (tmp_path / name).touch()
     monkeypatch.delenv(GPUS, raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

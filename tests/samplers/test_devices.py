@@ -75,6 +75,8 @@ class Watch(TorchDispatchMode):
 @pytest.fixture(autouse=True)
 def fake(monkeypatch):
     monkeypatch.setattr(chain, "generator", lambda *_: torch.Generator())  # torch has none for an absent device
+    stream = object()  # another one for each test, whose tensors have no numbers
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.table import Table
 
 from bdl.contrib.comparison.compare import shown_text
@@ -21,12 +22,12 @@ from bdl.contrib.comparison.comparison import heading, mean_and_error, sort_key
 from bdl.disk.files import write_atomically
 from bdl.disk.owner import Owner, owner_of
 from bdl.display import count_of, print_whole
-from bdl.errors import ConfigError, StoreError, printable
+from bdl.errors import BdlWarning, ConfigError, StoreError, printable
 from bdl.posterior.judge_rest import duration
 from bdl.posterior.verdict import verdict
 from bdl.run.directory import OWNER
-from bdl.run.jobs import NOTE, NOTES, read_note
-from bdl.run.records import CONFIG, folders_of, read_config, read_json
+from bdl.run.jobs import NOTE, NOTES, PROGRESS, read_note
+from bdl.run.records import CONFIG, folders_of
 from bdl.run.spreadsheet import without_formulas
 
 FILE = "sweep.csv"  # a sweep's table, in its folder
@@ -82,14 +83,14 @@ def tell_sweep(folder: Path, name: str) -> None:
 
 def jobs_below(folder: Path) -> Iterator[Job]:
     """The runs of a folder and below it, and the jobs of sweeps that have no run. Hidden folders are left out."""
-    for place, names, files in os.walk(folder):
+    for place, names, _ in os.walk(folder, onerror=_tell):
         path = Path(place)
-        if {CONFIG, OWNER, NOTE} & set(files) or (path / "samples" / "target.json").exists():
+        if _is_run(path):
             yield run_in(path, read_note(path / NOTE))
             names.clear()
         for note in sorted((path / NOTES).glob("*.json")) if NOTES in names else ():
             job = read_note(note)
-            if job and not (job.get("run") and (note.parent / job["run"] / NOTE).exists()):
+            if job and not (job.get("run") and _is_run(note.parent / job["run"])):
                 yield job_of(job, note.parent)
         names[:] = sorted(name for name in names if not name.startswith("."))
 
@@ -100,12 +101,12 @@ def job_of(note: Mapping[str, Any], folder: Path, over: bool = False) -> Job:
     over: whether the process that launches the jobs has come to its end.
     """
     run = Path(os.path.normpath(folder / note["run"])) if note.get("run") else None
-    if run is not None and (run / NOTE).exists():
+    if run is not None and _is_run(run):
         return run_in(run, note)
     overrides = _by_key(note["overrides"])
     if "why" in note:
         return Job(overrides, "stopped" if note.get("stopped") else "failed", "", note["why"])
-    process = Owner(**note["process"]) if note.get("process") else None
+    process: Owner | None = note.get("process")
     if process is not None and (over or process.is_dead()):
         return Job(overrides, "killed" if run else "not begun", "")
     return Job(overrides, RUNNING if run else "waiting", "")
@@ -114,19 +115,22 @@ def job_of(note: Mapping[str, Any], folder: Path, over: bool = False) -> Job:
 def run_in(path: Path, note: Mapping[str, Any]) -> Job:
     """How the run in a folder stands, by its files."""
     overrides, where = _by_key(note.get("overrides", ())), str(path)
-    done, speed, heard, steps = _progress(path)
-    share = done / steps if steps else math.nan
     try:
-        run, owner = read_run(path), owner_of(path / OWNER)
-    except (ConfigError, StoreError) as error:
-        return Job(overrides, "failed", where, str(error), share)
+        run = read_run(path)
+        locks = (path / OWNER, *path.glob("samples/owner-*.json"))  # of bdl.sample there are the latter alone
+        owner = max(filter(None, map(owner_of, locks)), key=lambda each: not each.is_dead(), default=None)
+        done, speed, heard, steps = _progress(path, run.settings.get("stacks") if run else None)
+    except (ConfigError, StoreError, OSError) as error:
+        return Job(overrides, "failed", where, str(error))
+    share = done / steps if steps else math.nan
     if owner is not None and not owner.is_dead():
         seen, silence = owner.is_of_this_host, time.time() - heard
         detail = "" if seen else f"on {owner.host}"
         if not seen and silence > SILENT:
             detail += f", silent for {duration(silence)}"
         return Job(overrides, RUNNING, where, detail, share, (steps - done) / speed if speed else math.nan)
-    if run is not None and run.metrics:
+    in_python = not (path / CONFIG).exists()  # it may be without a report
+    if run is not None and (run.metrics or in_python and share == 1):
         return Job(overrides, "ended", where, metrics=run.metrics, done=1.0)
     if owner is not None:
         return Job(overrides, "killed", where, "", share)
@@ -134,16 +138,27 @@ def run_in(path: Path, note: Mapping[str, Any]) -> Job:
     return Job(overrides, state, where, note.get("why", ""), share)
 
 
-def _progress(path: Path) -> tuple[float, float, float, float]:
-    """Steps done by all stacks, steps a second of those that move, when the last was heard, and steps of the run."""
-    files = list(path.glob("progress-*.json"))
-    notes = [read_json(file, "remove it") for file in files]
-    heard = [file.stat().st_mtime for file in files]
-    now = max(heard, default=0.0)
-    moving = [n["per_second"] for n, at in zip(notes, heard, strict=True) if n["step"] < n["steps"] and now - at < 60]
-    config = read_config(path) if (path / CONFIG).exists() else OmegaConf.create()
-    stacks = max(len(files), config.get("stacks") or 1)
-    return sum(n["step"] for n in notes), sum(moving), now, stacks * max((n["steps"] for n in notes), default=0)
+def _is_run(folder: Path) -> bool:
+    return any(os.path.exists(folder / name) for name in (CONFIG, OWNER, NOTE, "samples/target.json"))
+
+
+def _tell(error: OSError) -> None:
+    warnings.warn(
+        f"{error.filename} cannot be read ({error.strerror}): its runs are left out", BdlWarning, stacklevel=2
+    )
+
+
+def _progress(path: Path, stacks: Any) -> tuple[float, float, float, float]:
+    """Steps done by all stacks, steps a second of those that move, when the last was heard, and steps of the run.
+
+    stacks: how many the run has, of which some may not have begun; no number where that is not known.
+    """
+    found = [(read_note(file, PROGRESS), file.stat().st_mtime) for file in path.glob("progress-*.json")]
+    notes = [(note, heard) for note, heard in found if note]
+    now = max((heard for _, heard in notes), default=0.0)
+    speed = sum(n["per_second"] for n, heard in notes if n["step"] < n["steps"] and now - heard < 60)
+    count = max(len(notes), stacks if isinstance(stacks, int) else 1)
+    return sum(n["step"] for n, _ in notes), speed, now, count * max((n["steps"] for n, _ in notes), default=0)
 
 
 def _by_key(overrides: Sequence[str]) -> dict[str, str]:
@@ -182,25 +197,13 @@ def _print(jobs: Sequence[Job], metric: str) -> None:
         table.add_column(shown_text(title), justify=side)  # type: ignore[arg-type]
     for job in jobs:
         done = ABSENT if math.isnan(job.done) else f"{math.floor(100 * job.done)} %"
-        left = (
-            "report"
-            if job.state == RUNNING and job.done == 1
-            else ABSENT
-            if math.isnan(job.left)
-            else duration(job.left)
-        )
+        left = ABSENT if math.isnan(job.left) else duration(job.left)
+        if job.state == RUNNING and job.done == 1:
+            left = "report"
         state = f"{job.state} {job.detail}" if job.state == RUNNING else job.state
         score = mean_and_error(metric, job.metric(metric), math.nan)
-        words = [
-            *(job.overrides.get(key, ABSENT) for key in keys),
-            state,
-            done,
-            left,
-            score,
-            job.verdict or ABSENT,
-            job.where or ABSENT,
-        ]
-        table.add_row(*map(shown_text, words))
+        words = [state, done, left, score, job.verdict or ABSENT, job.where or ABSENT]
+        table.add_row(*map(shown_text, [*(job.overrides.get(key, ABSENT) for key in keys), *words]))
     print_whole(table)
     for job in jobs:
         if job.detail and job.state != RUNNING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from torch import Tensor
 
 from bdl.disk.files import write_atomically
+from bdl.errors import StoreError
 from bdl.lightning.blocks import SamplerCallback
 
 LINES = 20  # lines that a whole run prints where there is no terminal
@@ -53,7 +55,7 @@ class StepProgress(SamplerCallback, ProgressBar):
         self._began = self._shown = time.perf_counter()
         if self.folder is not None and trainer.is_global_zero:
             self._file = Path(self.folder) / f"progress-{self.sampler.stack}.json"
-            self._note(self._first)
+            self._note(self._first, make_folder=True)
         if not self._enabled:
             return
         self._bar = _bar()
@@ -71,7 +73,7 @@ class StepProgress(SamplerCallback, ProgressBar):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
-        if self._is_old():
+        if self._must_note(step):
             self._note(step)
         if not self._must_show(step):
             return
@@ -85,7 +87,7 @@ class StepProgress(SamplerCallback, ProgressBar):
             print(line.rstrip(), flush=True)
 
     def must_see(self, step: int) -> bool:
-        return self._is_old() or self._must_show(step)
+        return self._must_note(step) or self._must_show(step)
 
     def _must_show(self, step: int) -> bool:
         if self._bar is None:
@@ -94,30 +96,32 @@ class StepProgress(SamplerCallback, ProgressBar):
             return time.perf_counter() - self._shown >= self.seconds
         return LINES * step // self._total > self._lines
 
-    def _is_old(self) -> bool:
-        return self._file is not None and time.perf_counter() - self._noted >= NOTED
+    def _must_note(self, step: int) -> bool:
+        """The last step is noted before its checkpoint, from which a killed run goes on without a further step."""
+        return self._file is not None and (step == self._total or time.perf_counter() - self._noted >= NOTED)
 
-    def _note(self, step: int) -> None:
+    def _note(self, step: int, make_folder: bool = False) -> None:
         self._noted = time.perf_counter()
         speed = (step - self._first) / max(1e-9, self._noted - self._began)
         note = {"step": step, "steps": self._total, "per_second": round(speed, 3)}
         assert self._file is not None
-        write_atomically(self._file, json.dumps(note).encode())
+        write_atomically(self._file, json.dumps(note).encode(), make_folder=make_folder)
 
     def reads_energy(self, step: int) -> bool:
         return False  # one rank shows the bar, by its clock
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._file is not None:
-            self._note(self.sampler.steps)
         if self._bar is not None:
             if self._terminal:
                 self._bar.update(self._task, completed=self.sampler.steps)
                 self._bar.stop()
             self._bar = None
+        if self._file is not None and self.sampler.steps != self._total:
+            self._note(self.sampler.steps)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self.on_train_end(trainer, pl_module)
+        with suppress(StoreError):  # a disk that is full may be the exception
+            self.on_train_end(trainer, pl_module)
 
     def _state(self) -> str:
         if self._energy is None:

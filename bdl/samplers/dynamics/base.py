@@ -8,12 +8,14 @@ its state and may overwrite state, g and z in place. It never draws random numbe
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bdl.identity import identity
@@ -100,7 +102,8 @@ class Transition(ABC):
     def recordable(self) -> bool:
         """Whether a CUDA graph may hold a step: it takes lr and tau as () tensors, and no number from Python changes.
 
-        On a GPU all its steps have such tensors, so that a step in a graph is one outside of it, to the bit.
+        On a GPU all its steps have such tensors, so that a step in a graph is one outside of it, to the bit. Outside
+        they lie on the host, whose sums, products, quotients and roots are the device's.
         """
         return self.linear
 
@@ -253,8 +256,18 @@ def varies(c: Scalar) -> bool:
 
 
 def add_(x: Tensor, c: Scalar, y: Tensor) -> Tensor:
-    """x += c y in place, in one kernel for a float c."""
-    return x.addcmul_(y, c) if isinstance(c, Tensor) else x.add_(y, alpha=c)
+    """x += c y in place, in one kernel for a float c, and for () c on the host."""
+    if not isinstance(c, Tensor):
+        return x.add_(y, alpha=c)
+    if c.device != x.device:  # addcmul_ rounds otherwise where a factor is on the host
+        c = _on_gpu(c.item(), c.dtype, x.device, torch.cuda.current_stream(x.device))
+    return x.addcmul_(y, c)
+
+
+@functools.lru_cache(64)
+def _on_gpu(value: float, dtype: torch.dtype, device: torch.device, stream: Any) -> Tensor:
+    """() the number, for kernels of the stream, which has filled it."""
+    return torch.full((), value, dtype=dtype, device=device)
 
 
 def root(c: Scalar) -> Scalar:
