@@ -103,8 +103,12 @@ def draws(posterior: Posterior, x: Data, kind: WeightKind | None = None, seed: i
 
 
 def _values(posterior: Posterior, x: Data, kind: WeightKind | None, law: Likelihood | None, seed: int) -> NetworkValues:
-    keys = sorted((chain, record.step) for chain, record, _ in posterior.keyed())
+    keys = _keys(posterior)
     return NetworkValues(keys, posterior.weights(kind).of(keys), posterior.stored, posterior.batches(x), law, seed)
+
+
+def _keys(posterior: Posterior) -> list[Key]:
+    return sorted((chain, record.step) for chain, record, _ in posterior.keyed())
 
 
 def function(posterior: Posterior, i: int | None = None, kind: WeightKind | None = None, seed: int = 0) -> nn.Module:
@@ -113,7 +117,7 @@ def function(posterior: Posterior, i: int | None = None, kind: WeightKind | None
     i: its number, as in `outputs`; None draws one by the weights of `kind`, under the seed. Raises ConfigError for a
     number of none.
     """
-    keys = sorted((chain, record.step) for chain, record, _ in posterior.keyed())
+    keys = _keys(posterior)
     if i is None:
         random = generator("cpu", "function", seed)
         i = int(torch.multinomial(posterior.weights(kind).of(keys), 1, generator=random))

@@ -40,16 +40,14 @@ def from_pyro(model: Callable[..., Any], *args: Any, init: Mapping[str, Any] | N
         raise ConfigError("from_pyro needs the package pyro-ppl, which is missing: pip install 'bdl[pyro]'")
     from pyro import poutine, validation_enabled  # type: ignore[attr-defined]
 
-    def run(data: Mapping[str, Tensor]) -> dict[str, Any]:
+    def run(given: Mapping[str, Tensor]) -> dict[str, Any]:
         with validation_enabled(False):  # it looks at values, which vmap forbids
-            trace = poutine.trace(poutine.condition(model, dict(data))).get_trace(*args, **kwargs)
-        sites: dict[str, Any] = dict(trace.nodes)
-        return {name: site for name, site in sites.items() if site["type"] == "sample" and name not in plates}
+            trace = poutine.trace(poutine.condition(model, dict(given))).get_trace(*args, **kwargs)
+            trace.compute_log_prob()
+        return sites_of(trace)
 
     with torch.random.fork_rng(devices=[]):
-        nodes: dict[str, Any] = dict(poutine.trace(model).get_trace(*args, **kwargs).nodes)
-    plates = {name for name, site in nodes.items() if type(site.get("fn")).__name__ == "_Subsample"}
-    sites = {name: site for name, site in nodes.items() if site["type"] == "sample" and name not in plates}
+        sites = sites_of(poutine.trace(model).get_trace(*args, **kwargs))
     latent = {name: site for name, site in sites.items() if not site["is_observed"]}
     plate, total, size = batched_plate(sites, latent)
     transforms = {name: biject_to(site["fn"].support) for name, site in latent.items()}
@@ -59,13 +57,11 @@ def from_pyro(model: Callable[..., Any], *args: Any, init: Mapping[str, Any] | N
         found = run({**parameters, plate: rows} if size < total else parameters)
         prior, items = torch.zeros(()), torch.zeros(size)
         for name, site in found.items():
-            value = site["fn"].log_prob(site["value"])
-            value = site["scale"] * (value if site["mask"] is None else torch.where(site["mask"], value, 0.0))
             axis = next((f.dim for f in site["cond_indep_stack"] if f.name == plate), None)
             if axis is None or name in latent:  # seen once, whatever the rows
-                prior = prior + value.sum()
+                prior = prior + site["log_prob"].sum()
             else:  # the plate has scaled the rows of a batch up to all
-                items = items + value.movedim(axis, 0).reshape(size, -1).sum(1) * size / total
+                items = items + site["log_prob"].movedim(axis, 0).reshape(size, -1).sum(1) * size / total
         return prior, items
 
     def terms(parameters: Parameters, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,15 +74,20 @@ def from_pyro(model: Callable[..., Any], *args: Any, init: Mapping[str, Any] | N
         return prior[0], items.flatten()[: len(rows)]
 
     def drawn() -> dict[str, Tensor]:
-        found = {}
-        for name, site in latent.items():
-            free = transforms[name].inv(site["value"])
-            found[name] = transforms[name](RADIUS * (2 * torch.rand_like(free) - 1))
-        return found
+        free = {name: transforms[name].inv(site["value"]) for name, site in latent.items()}
+        return {name: transforms[name](RADIUS * (2 * torch.rand_like(u) - 1)) for name, u in free.items()}
 
     dims = {k: [f.name for f in sorted(s["cond_indep_stack"], key=lambda f: f.dim)] for k, s in latent.items()}
     described = {"model": identity(model), "code": code_of(model), "data": digest(list(tensors_in([*args, kwargs])))}
     return Density(terms, init or drawn, total, transforms, described, size, dims)
+
+
+def sites_of(trace: Any) -> dict[str, Any]:
+    """The latent and the observed sites of a trace by name, without those that draw the rows of plates."""
+    from pyro.poutine.util import prune_subsample_sites
+
+    pruned = prune_subsample_sites(trace)
+    return {name: pruned.nodes[name] for name in [*pruned.stochastic_nodes, *pruned.observation_nodes]}
 
 
 def batched_plate(sites: Mapping[str, Any], latent: Mapping[str, Any]) -> tuple[str, int, int]:

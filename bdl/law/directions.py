@@ -47,12 +47,6 @@ class DirectionTemperature:
     ratio: float
     error: float
 
-    @property
-    def beyond_chance(self) -> float:
-        """The ratio, less that part of its distance from 1 which chance explains: 1 within one standard error of 1."""
-        away = self.ratio - 1
-        return 1 + away * max(0.0, 1 - (self.error / away) ** 2) if away else 1.0
-
 
 def top_directions(gradients: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """(C, k, d) orthonormal directions in which the gradients (M, C, d) of batches vary most; (C, k) the variances.

@@ -20,6 +20,7 @@ from bdl.law.exact import ExactPotential
 from bdl.law.thermometer import DIRECTION_KINDS, StackReadings, Thermometer
 from bdl.likelihoods import Loss
 from bdl.posterior.index import Record
+from bdl.posterior.judge_law import ERRORS
 from bdl.posterior.predict import Posterior
 from bdl.samplers.sampler import Sampler
 from bdl.seeding import generator
@@ -45,8 +46,8 @@ class LawMeasurement:
         for d in self.directions:
             found |= {f"temperature/direction/{d.name}": d.ratio * t, f"temperature/direction/{d.name}_se": d.error * t}
         if self.directions:
-            hottest = max(self.directions, key=lambda d: (d.beyond_chance, d.ratio))
-            coldest = min(self.directions, key=lambda d: (d.beyond_chance, d.ratio))
+            hottest = max(self.directions, key=lambda d: d.ratio - ERRORS * d.error)  # as the verdict asks
+            coldest = min(self.directions, key=lambda d: d.ratio + ERRORS * d.error)
             for name, d in (("hottest", hottest), ("coldest", coldest)):
                 key = f"temperature/directions/{name}"
                 found |= {key: d.ratio * t, f"{key}_se": d.error * t}

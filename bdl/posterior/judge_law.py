@@ -103,11 +103,11 @@ def _is_unclear(m: Numbers, relative: float) -> bool:
 
 
 def _coldest(m: Numbers) -> Judgement | None:
-    """As `_hottest`, for 1/T, whose relative error is the same."""
+    """As `_hottest`. A noisy reading may be below 0, and then says no more than its error."""
     ratio, error, value = _along_direction(m, COLDEST)
     if math.isnan(ratio):
         return None
-    if ratio <= 0 or (1 - error / ratio) / ratio > TOLERATED_HEAT:
+    if ratio + error < 1 / TOLERATED_HEAT:
         words = (
             f"along its coldest direction the chain has {ratio:.3g} T: it has not spread there yet, or too much noise "
             "is subtracted"

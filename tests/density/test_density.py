@@ -135,7 +135,7 @@ def test_draws_have_names_and_dimensions(tmp_path):
 def test_importance_weights_count_in_the_summary(normal: DensityPosterior, monkeypatch):
     w = np.zeros((CHAINS, normal.draws()["centre"].shape[1]))
     w[:, 3] = 1 / CHAINS
-    monkeypatch.setattr(DensityPosterior, "weights", lambda self: w)
+    monkeypatch.setattr(DensityPosterior, "sample_stats", lambda self: {"weight": w})
     row, x = normal.summary().loc["centre"], normal.draws()["centre"][:, 3]
     assert row["mean"] == pytest.approx(x.mean(), rel=1e-6) and row["sd"] == pytest.approx(x.std(), rel=1e-3)
 
@@ -149,8 +149,8 @@ REFUSED = {
     "not finite": (dict(log_prior=lambda p: log_prior(p) - math.inf), "log_prior is not finite at the start"),
     "another name": (dict(log_prior=lambda p: log_prior({"centre": p["center"]})), "evaluated at the start: KeyError"),
     "a name of torch": (dict(init={"train": 0.0}), "cannot be called 'train'"),
-    "no rows": (dict(data=Y[:0]), r"data must be tensors .*, got \{0: 0\}"),
-    "lengths": (dict(data={"y": Y, "x": Y[1:]}), "got {'y': 1000, 'x': 999}"),
+    "no rows": (dict(data=Y[:0]), r"data must be tensors .*, got float32 \(0,\)"),
+    "lengths": (dict(data={"y": Y, "x": Y[1:]}), r"got dict\(y: float32 \(1000,\), x: float32 \(999,\)\)"),
     "a prior": (dict(prior=bdl.Gaussian()), "prior is no argument here"),
 }
 

@@ -73,12 +73,15 @@ def test_nothing_is_said_where_nothing_can_be_known(tmp_path, why):
     assert not any(name.startswith("temperature/direction") for name in report.metrics)
 
 
-def test_the_hottest_direction_is_the_one_beyond_chance():
-    directions = [DirectionTemperature(*d) for d in (("a", 3.0, 2.5), ("b", 1.6, 0.1), ("c", 0.7, 0.02), ("d", 1, 0.1))]
+@pytest.mark.parametrize(("noisy", "error"), [(3.0, 2.5), (3.0, 1.0)])
+def test_the_hottest_direction_is_the_one_beyond_chance(noisy, error):
+    """Also where a noisy one would be hotter by its best guess: the verdict asks which is surely hot."""
+    given = (("a", noisy, error), ("b", 1.6, 0.1), ("c", 0.7, 0.02), ("d", 1, 0.1))
+    directions = [DirectionTemperature(*d) for d in given]
     m = LawMeasurement(0.5, directions).metrics()
     assert m["temperature/directions/hottest"] == pytest.approx(0.8)
     assert m["temperature/directions/coldest"] == pytest.approx(0.35)
-    assert m["temperature/direction/a_se"] == pytest.approx(1.25)
+    assert m["temperature/direction/a_se"] == pytest.approx(error / 2)
     assert not any(math.isnan(value) for value in m.values())
 
 

@@ -65,7 +65,12 @@ def test_the_noisiest_directions_must_be_known_where_measured():
 
 @pytest.mark.parametrize(
     ("t", "error", "outcome"),
-    [(0.75, 0.05, "trust"), (0.5, 0.05, "another temperature"), (-0.1, 0.3, "another temperature")],
+    [
+        (0.75, 0.05, "trust"),
+        (0.5, 0.05, "another temperature"),
+        (-0.1, 0.3, "another temperature"),
+        (-2.2, 2.0, "trust"),  # it may be 1.8
+    ],
 )
 def test_a_direction_is_cold_only_beyond_its_error(t, error, outcome):
     assert coldest(t, error).outcome == outcome

@@ -106,14 +106,14 @@ class BoTorchModel(EnsembleModel):
         self, X: Tensor, output_indices: list[int] | None = None, posterior_transform: Any = None, **kwargs: Any
     ) -> Any:
         """The functions' values at X (b, q, d), without noise of y."""
-        values = self.forward(self.eval().transform_inputs(X))
+        values = self.forward(X)
         values = values if output_indices is None else values[..., output_indices]
         found = FunctionPosterior(values, self.ensemble_weights)
         return found if posterior_transform is None else posterior_transform(posterior=found, X=X)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> BoTorchModel:
         """The model with new weights (..., S), given Y (..., q, m) at X (b, q, d)."""
-        law, outputs = self._outputs(self.transform_inputs(X))
+        law, outputs = self._outputs(X)
         y = torch.zeros(*Y.shape[:-1], self.outputs).to(outputs)
         y[..., self.chosen] = Y.to(outputs)
         y = (y - self.y_mean) / self.y_std
@@ -124,7 +124,7 @@ class BoTorchModel(EnsembleModel):
 
     def fantasize(self, X: Tensor, sampler: Any, observation_noise: Any = None, **kwargs: Any) -> BoTorchModel:
         """The model given observations at X that one network each makes up, with its noise."""
-        mean, std = self._moments(self.transform_inputs(X))
+        mean, std = self._moments(X)
         drawn, noise = sampler(FunctionPosterior(torch.cat([mean, std], -1), self.ensemble_weights)).chunk(2, -1)
         random = torch.Generator().manual_seed(sampler.seed)  # the same at every call, as the drawn networks are
         z = torch.randn(drawn.shape, generator=random, dtype=drawn.dtype)
@@ -134,6 +134,3 @@ class BoTorchModel(EnsembleModel):
         model = copy.copy(self)
         model.chosen = [self.chosen[i] for i in idcs]
         return model
-
-    def _set_transformed_inputs(self) -> None:
-        """There are no training inputs to transform: the networks have learned."""

@@ -91,9 +91,6 @@ class SkproRegressor(BaseProbaRegressor):
         self.regressor_ = BayesianMLPRegressor(**(self.settings or {})).fit(X.to_numpy(), y.to_numpy()[:, 0])
         return self
 
-    def _predict(self, X: pd.DataFrame) -> Any:
-        return self._predict_proba(X).mean()
-
     def _predict_proba(self, X: pd.DataFrame) -> Any:
         return PredictiveDistribution(self.regressor_.predictive(X.to_numpy()), X.index, self.columns_)
 

@@ -57,21 +57,17 @@ class DensityPosterior(Shown):
                 found[name].add(group.chains, values.cpu().numpy())
         return {name: draws.array() for name, draws in found.items()}
 
-    def weights(self) -> np.ndarray:
-        """(chains, draws) of the draws; they sum to 1. Importance weights where the run has valid ones, else equal."""
+    def sample_stats(self) -> dict[str, np.ndarray]:
+        """(chains, draws) energy, lr, temperature, and weight: of importance if the run has valid ones, else equal."""
         kind = "importance" if np.isfinite(self.metrics.get("weight_ess", np.nan)) else None
-        by_key, found = self.posterior.weights(kind).by_key, Draws(self.posterior.chains)
-        for chain, record, _ in self.posterior.keyed():
-            found.add([chain], [by_key.get((chain, record.step), 0.0)])
-        return found.array() / found.array().sum()
+        return sample_stats(self.posterior.keyed(), self.posterior.chains, self.posterior.weights(kind).by_key)
 
     def to_arviz(self) -> Any:
         """An ArviZ DataTree of the draws (chain, draw, ...) with the names and dimensions of the parameters.
 
         `sample_stats` has energy, lr, temperature and weight. `arviz_stats.summary` of it does not weigh the draws.
         """
-        stats = sample_stats(self.posterior.keyed(), self.posterior.chains, self.posterior.weights().by_key)
-        tables = {"posterior": self.draws(), "sample_stats": stats}
+        tables = {"posterior": self.draws(), "sample_stats": self.sample_stats()}
         return as_tree(tables, dims=dict(self.density.dims), coords=dict(self.density.coords))
 
     def summary(self) -> Any:
@@ -85,12 +81,12 @@ class DensityPosterior(Shown):
 
         table: Any = summary(self.to_arviz(), group="posterior", round_to="none")  # type: ignore[arg-type]
         table = table[["mean", "sd", "r_hat", "ess_bulk", "ess_tail", "mcse_mean"]].copy()
-        w = self.weights()
+        w = self.sample_stats()["weight"][..., None]  # (chains, draws, 1)
         if np.ptp(w):
-            x, share = flat(self.draws()), w / w.sum(1, keepdims=True)
-            means = np.einsum("cd,cdp->cp", share, x)
-            table["mean"] = mean = np.einsum("cd,cdp->p", w, x)
-            table["sd"] = np.sqrt(np.einsum("cd,cdp->p", w, np.square(x - mean)))
+            x, w = flat(self.draws()), w / w.sum()
+            means = (w * x).sum(1) / w.sum(1)
+            table["mean"] = mean = (w * x).sum((0, 1))
+            table["sd"] = np.sqrt((w * np.square(x - mean)).sum((0, 1)))
             table["mcse_mean"] = means.std(0, ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan
         return table
 

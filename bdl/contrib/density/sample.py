@@ -7,19 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.distributions import ComposeTransform, Transform, biject_to
 from torch.distributions.constraints import Constraint
 
 import bdl
-from bdl.batch import count_items, map_tensors, rows_of
+from bdl.batch import count_items, map_tensors, rows_of, structure, tensors_in
 from bdl.contrib.density.network import Density, DensityNLL, Parameters, one_line
 from bdl.contrib.density.parameters import DensityPosterior, DensityReport
 from bdl.contrib.landscape.coefficient import find_lr
 from bdl.data.fingerprint import digest
 from bdl.engine.stack import ChainStack
-from bdl.errors import BdlWarning, ConfigError, check_whole
+from bdl.errors import BdlWarning, ConfigError
 from bdl.identity import code_of, identity
 from bdl.run.in_python import sample
 from bdl.samplers.dynamics.base import Transition
@@ -102,7 +104,6 @@ def sample_from(
     """
     if refused := sorted({"prior", "num_data", "loss", "test", "start"} & arguments.keys()):
         raise ConfigError(f"{refused[0]} is no argument here: the density says prior, N and start; parameters judge")
-    check_whole("chains", chains)
     size = density.num_data if density.batch_size is None else density.batch_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -132,7 +133,7 @@ def as_transform(name: str, constraint: Any) -> Transform:
         return constraint
     try:
         return biject_to(constraint)
-    except (NotImplementedError, AttributeError, TypeError) as error:
+    except NotImplementedError as error:
         raise ConfigError(
             f"constraints[{name!r}] must be a constraint that torch.distributions.biject_to knows, or a Transform, got "
             f"{constraint!r}"
@@ -148,13 +149,11 @@ def told(transform: Transform) -> Any:
 
 def as_tensors(data: Any) -> Any:
     """The data as tensors of N rows each. Raises ConfigError for none, and for tensors of different lengths."""
-    parts = dict(data) if isinstance(data, Mapping) else dict(enumerate(data if isinstance(data, tuple) else [data]))
-    parts = {name: torch.as_tensor(part).detach() for name, part in parts.items()}
-    lengths = {name: len(part) if part.ndim else 0 for name, part in parts.items()}
-    if len(set(lengths.values())) != 1 or not min(lengths.values()):
-        raise ConfigError(f"data must be tensors of as many rows each, and of one at least, got {lengths}")
-    whole = parts if isinstance(data, Mapping) else tuple(parts.values())
-    return whole if isinstance(data, Mapping | tuple) else parts[0]
+    data = apply_to_collection(data, Tensor | np.ndarray, lambda part: torch.as_tensor(part).detach())
+    lengths = {len(part) if part.ndim else 0 for part in tensors_in(data)}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ConfigError(f"data must be tensors of as many rows each, and of one at least, got {structure(data)}")
+    return data
 
 
 def way_of(net: torch.nn.Module) -> Any:

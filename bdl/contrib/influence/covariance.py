@@ -127,7 +127,7 @@ def item_losses(law: Likelihood, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _slices(items: int, size: int) -> Iterator[slice]:
-    return (slice(i, min(i + size, items)) for i in range(0, items, max(1, size)))
+    return (slice(i, min(i + size, items)) for i in range(0, items, size))
 
 
 def _chains(posterior: Posterior[Any], weights: Mapping[Key, float], target: float | None) -> dict[int, float]:
