@@ -174,3 +174,15 @@ def test_a_density_that_branches_on_values_runs_chain_by_chain(tmp_path):
         one = bdl.sample_density(**{**NORMAL, "log_prior": branches}, run_dir=tmp_path / "a", **few)
     other = bdl.sample_density(**NORMAL, run_dir=tmp_path / "b", **few)
     np.testing.assert_allclose(one.draws()["centre"], other.draws()["centre"], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_first_call_without_settings_samples_the_posterior(tmp_path):
+    """From a start 40 posterior standard deviations away, in steps that nobody has chosen."""
+    asked = NORMAL | {"init": {"centre": 0.0}, "batch_size": None}
+    found = bdl.sample_density(**asked, run_dir=tmp_path, steps=2000, accelerator="cpu")
+    mean, std = exact()
+    row = found.summary().loc["centre"]
+    assert found.verdict.outcome in ("trust", "more samples"), found.verdict.line  # drift has chance alarms
+    assert abs(row["mean"] - mean) < 4 * row["mcse_mean"] < 0.5 * std
+    assert abs(row["sd"] / std - 1) < 0.15

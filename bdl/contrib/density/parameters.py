@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,7 +111,8 @@ def judge(posterior: DensityPosterior, trace: TraceColumns | None, law: Mapping[
     x, std = x[..., std > 0], std[std > 0]  # the upper triangle of a Cholesky factor is 0
     error = repeat_error(x.mean(1)[..., None], std[:, None], x[:1] / std)
     metrics, _ = of_chains(posterior.posterior, x, x, error, trace)
-    return {**metrics, PARAMETERS: x.shape[-1], **law}
+    unknown = {"configurational_temperature": math.nan}  # <θ, ∇U>: few parameters far from 0 drown it in noise
+    return {**metrics, **unknown, PARAMETERS: x.shape[-1], **law}
 
 
 class DensityReport(StepCallback):

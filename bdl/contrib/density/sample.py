@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ import bdl
 from bdl.batch import count_items, map_tensors, rows_of, structure, tensors_in
 from bdl.contrib.density.network import Density, DensityNLL, Parameters, one_line
 from bdl.contrib.density.parameters import DensityPosterior, DensityReport
-from bdl.contrib.landscape.coefficient import find_lr
 from bdl.data.fingerprint import digest
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.identity import code_of, identity
 from bdl.run.in_python import sample
 from bdl.samplers.dynamics.base import Transition
-from bdl.tune.trial import Problem
+
+LR = 1e-3  # where dynamics that adapt their step begin
 
 
 def sample_density(
@@ -95,7 +96,8 @@ def sample_from(
 
     Args:
         steps: how many the sampler takes, in all.
-        lr: in the units of SGD on the mean loss U/N; None finds it by curvature and batch noise.
+        lr: in the units of SGD on the mean loss U/N. None finds it and the friction, see `bdl.find_settings`; dynamics
+            that adapt their step begin at 0.001.
         dynamics: any of bdl's. Those that read all the data in every step need batches of all rows.
         chains: C, which run together.
         arguments: further ones of `bdl.sample` and `bdl.Sampler`: keep, temperature, weighting, schedule and others.
@@ -114,8 +116,12 @@ def sample_from(
     rows = torch.arange(density.num_data)
     nothing = torch.zeros(density.num_data, 0)  # targets, which the functions read by themselves
     if lr is None:
-        problem = Problem(stack, DensityNLL(), (rows, nothing), len(rows), size, seed=seed, train=False)
-        lr = find_lr(problem, dynamics, bdl.Uniform(), steps)
+        found = bdl.find_settings(
+            stack, DensityNLL(), (rows, nothing), dynamics=dynamics, temperature=arguments.get("temperature", 1.0),
+            steps=steps, given={"prior": bdl.Uniform(), "batch_size": size}, seed=seed,
+        ).settings  # fmt: skip
+        lr = float(found.get("lr", LR))
+        dynamics = replace(dynamics, friction=found["friction"]) if "friction" in found else dynamics  # type: ignore[type-var]
     report = DensityReport(density)
     # T_eff is right for independent batches; over a shuffled epoch their noise cancels in part
     batches = bdl.data.TensorBatches(rows, nothing, size, chains=chains, seed=seed, replacement=size < len(rows))
