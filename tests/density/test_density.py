@@ -177,12 +177,12 @@ def test_a_density_that_branches_on_values_runs_chain_by_chain(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_first_call_without_settings_samples_the_posterior(tmp_path):
-    """From a start 40 posterior standard deviations away, in steps that nobody has chosen."""
-    asked = NORMAL | {"init": {"centre": 0.0}, "batch_size": None}
-    found = bdl.sample_density(**asked, run_dir=tmp_path, steps=2000, accelerator="cpu")
+def test_a_call_without_settings_samples_the_posterior(tmp_path):
+    """From a start 40 posterior standard deviations away, in batches, with lr and friction that nobody has chosen."""
+    asked = NORMAL | {"init": {"centre": 0.0}, "batch_size": 200}
+    found = bdl.sample_density(**asked, run_dir=tmp_path, steps=3000, accelerator="cpu")
     mean, std = exact()
     row = found.summary().loc["centre"]
-    assert found.verdict.outcome in ("trust", "more samples"), found.verdict.line  # drift has chance alarms
+    assert found.metrics["rhat/max"] < 1.1 and found.metrics["ess/min"] > 80
     assert abs(row["mean"] - mean) < 4 * row["mcse_mean"] < 0.5 * std
-    assert abs(row["sd"] / std - 1) < 0.15
+    assert row["sd"] / std == pytest.approx(math.sqrt(found.metrics["t_eff"]), rel=0.15)
