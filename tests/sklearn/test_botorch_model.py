@@ -113,13 +113,18 @@ def test_fantasies_are_a_batch_of_models(posterior):
 
 
 def test_acquisition_functions_are_optimised(posterior):
-    """The optimum of one point is not below those of a grid; a knowledge gradient over fantasies runs."""
+    """An optimisation climbs to a corner of the box from inside, and ends where no point of a grid is better; a
+    knowledge gradient over fantasies runs.
+    """
     model = BoTorchModel(posterior, samples=64)
     bounds = torch.tensor([[-1.0] * D, [1.0] * D], dtype=D64)
     acquisition = qLogExpectedImprovement(model, best_f=0.5)
-    _, value = optimize_acqf(acquisition, bounds, q=1, num_restarts=2, raw_samples=16, options={"maxiter": 20})
     grid = torch.cartesian_prod(*[torch.linspace(-1, 1, 4, dtype=D64)] * D).unsqueeze(1)
-    assert float(value) >= float(acquisition(grid).max()) - 1e-3
+    values = acquisition(grid)
+    starts = 0.9 * grid[values.topk(4).indices]  # random ones may end in a lower corner
+    _, value = optimize_acqf(acquisition, bounds, q=1, num_restarts=4, batch_initial_conditions=starts)
+    error = 0.02  # some .003: `IndexSampler` draws networks anew for each shape of points
+    assert bool((acquisition(starts) < values.max() - 5 * error).all()) and float(value) > float(values.max()) - error
     gradient = qKnowledgeGradient(model, num_fantasies=4, sampler=IndexSampler(torch.Size([4]), seed=0))
     x, value = optimize_acqf(gradient, bounds, q=1, num_restarts=1, raw_samples=4, options={"maxiter": 2})
     assert x.shape == (1, D) and value.isfinite()
