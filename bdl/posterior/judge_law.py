@@ -22,6 +22,7 @@ KINETIC, T_EFF = "Kinetic temperature", "T_eff (mean over directions)"
 SETTLED_WITHIN = 1.1
 ERRORS = 2.0  # standard errors
 UNCLEAR = 0.6  # of a direction's temperature: with a larger error (ERRORS standard errors) even 3 T would not be sure
+TESTED = "a test of acceptance leaves no error of the step, so chains are still on their way there: sample longer"
 FROM_BATCHES = "batches or the step heat it; a smaller lr, larger batches, or a sampler of all the data would less"
 ENERGY_SPREAD = 2.0  # sd of the energy over the sd for a Gaussian distribution
 CONTINUATION_LIMIT = (
@@ -67,6 +68,11 @@ def has_thermostat(m: Numbers) -> bool:
     return m["temperature/thermostat"] == 1
 
 
+def is_tested(m: Numbers) -> bool:
+    """Do steps with a large error of the energy count as refused, so that none of it is left?"""
+    return not math.isnan(m["acceptance"])
+
+
 def sampled_temperature(m: Numbers) -> str:
     """What T was sampled, in words, by direction where that is known.
 
@@ -87,7 +93,7 @@ def _hottest(m: Numbers) -> Judgement:
     ratio, error, value = _along_direction(m, HOTTEST)
     if ratio - error > TOLERATED_HEAT:
         less = "the step heats it; a smaller one would less" if m["noise_ratio"] == 0 else FROM_BATCHES
-        words = f"the chain has {sampled_temperature(m)}: {less}"
+        words = f"the chain has {sampled_temperature(m)}: {TESTED if is_tested(m) else less}"
         return _off(m, HOTTEST_DIRECTION, value, words)
     if _is_unclear(m, error / ratio):
         words = "too few independent gradients to see a direction of 3 T: sample longer, or with more chains"
@@ -108,16 +114,16 @@ def _coldest(m: Numbers) -> Judgement | None:
     if math.isnan(ratio):
         return None
     if ratio + error < 1 / TOLERATED_HEAT:
-        words = (
-            f"along its coldest direction the chain has {ratio:.3g} T: it has not spread there yet, or too much noise "
-            "is subtracted"
-        )
+        less = TESTED if is_tested(m) else "it has not spread there yet, or too much noise is subtracted"
+        words = f"along its coldest direction the chain has {ratio:.3g} T: {less}"
         return _off(m, COLDEST_DIRECTION, value, words)
     return Judgement("trust", COLDEST_DIRECTION, value, f"no direction is surely colder than T / {TOLERATED_HEAT:g}")
 
 
 def _off(m: Numbers, name: str, value: str, words: str) -> Judgement:
-    """A direction that has another temperature, unless the chains still slide down: a slope reads as heat."""
+    """A direction that has another temperature, unless the chains still move: a slope reads as heat."""
+    if is_tested(m):
+        return Judgement("not at rest", name, value, words)
     if energy_drifts(m):
         return Judgement("not at rest", name, value, f"{words}. Or it is the slope of an energy that still moves")
     return Judgement("another temperature", name, value, words)

@@ -97,6 +97,16 @@ def test_a_hot_direction_of_energy_that_still_falls_is_a_slope():
     assert judged.outcome == "not at rest"
 
 
+@pytest.mark.parametrize("t", [5.0, 0.2])
+def test_steps_that_were_tested_have_no_error(t):
+    """So chains with another temperature are not at rest."""
+    name = "temperature__directions__" + ("hottest" if t > 1 else "coldest")
+    measured = {name: t, f"{name}_se": 0.02}
+    assert of(**measured).outcome == "another temperature"
+    judged = of(**measured, acceptance=0.9)
+    assert judged.outcome == "not at rest" and "sample longer" in judged.line
+
+
 def test_a_thermostat_without_directions_passes_nothing():
     means = {**GOOD, "chains": 8, "kinetic_temperature": 1.0, "t_eff": 1.0}
     assert verdict(means).outcome == "trust"

@@ -26,6 +26,7 @@ KERNELS = {
     "leapfrog": bdl.MCLMC("leapfrog", energy_var=0.1, adapt_steps=ADAPT),
     "given length": bdl.MCLMC(energy_var=0.1, length=3.0, adapt_steps=ADAPT),
     "no adaptation": bdl.MCLMC(),
+    "adjusted": bdl.MCLMC(energy_var=0.1, adapt_steps=ADAPT, adjusted=True),
 }
 PRIORS = {
     "wide": bdl.Gaussian(1.0),
@@ -85,7 +86,7 @@ def assert_same_steps(ours: Chains, theirs: Chains, steps: int) -> None:
         ours.step(), theirs.step()
         one, other = ours.sampler.chain.state, theirs.sampler.chain.state
         assert one.steps == other.steps
-        for name in ("theta", "direction", "gradient", "mean", "square", "potential", "length", "undone"):
+        for name in ("theta", "direction", "gradient", "mean", "square", "potential", "length", "undone", "level"):
             a, b = getattr(one, name), getattr(other, name)
             assert torch.allclose(a, b, rtol=0, atol=40 * EPS * max(1.0, float(b.abs().max()))), name
         for name, atol in (("log_factor", 4e-3), ("errors", 1e-2), ("weights", 1e-2), ("error", 2000 * EPS)):
@@ -101,6 +102,7 @@ def test_both_forms_agree_to_rounding(kernel, chains):
     if kernel != "no adaptation":
         assert (s.log_factor != 0).all() and (s.error > 0).all()
         assert bool((s.length == 3.0).all()) == (kernel == "given length")
+    assert bool((s.level != 0).all()) == (kernel == "adjusted")
 
 
 @pytest.mark.parametrize("prior", PRIORS)
@@ -122,9 +124,10 @@ def test_steps_without_a_finite_energy_are_undone_alike():
     ours, theirs = (Chains(KERNELS["mclachlan"], allowed, wall=0.5, lr=0.3) for allowed in (True, False))
     for each in (ours, theirs):
         each.params[0].data[:, 0] = torch.tensor([0.49, 0.4, -0.1])
-    assert_same_steps(ours, theirs, ADAPT + 6)
-    undone = ours.sampler.chain.state.undone
-    assert undone.sum() > 2 and (ours.params[0][:, 0] < 0.5).all()
+    assert_same_steps(ours, theirs, ADAPT - 1)
+    assert ours.sampler.chain.state.undone.sum() > 2
+    assert_same_steps(ours, theirs, 7)
+    assert (ours.params[0][:, 0] < 0.5).all()
 
 
 def test_a_step_of_another_strength_is_seen(monkeypatch):

@@ -2,7 +2,7 @@
 
 MCLMC: its kick solves the equation of motion, its step is reversible, and its law has an error of first order in lr.
 
-The sampler is not adjusted, so its law is compared with the exact one after extrapolation: twice the moments at lr / 2
+Unless the sampler is adjusted, its law is compared with the exact one after extrapolation: twice the moments at lr / 2
 less those at lr have an error of second order only.
 """
 
@@ -73,7 +73,7 @@ def test_kick_survives_a_wall_and_a_flat_place():
     assert change.abs().max() < 1e-12
 
 
-def stepped(target, kernel, x, u, lr, tau=1.0, z=None):
+def stepped(target, kernel, x, u, lr, tau=1.0, z=None, level=0.0):
     """The state after one step from (x, u). Without z nothing is refreshed if the kernel's length is huge."""
 
     def evaluate(y):
@@ -82,6 +82,7 @@ def stepped(target, kernel, x, u, lr, tau=1.0, z=None):
 
     s = kernel.init(x.clone())
     s.potential, s.gradient, s.direction = target.energy(x), target.grad(x), u.clone()
+    s.level += level
     zero = torch.zeros(len(x), 1, dtype=D64)
     return kernel.kernel(s, evaluate, lr, tau, torch.zeros_like(x) if z is None else z, zero)
 
@@ -188,6 +189,42 @@ def test_the_energy_error_bounds_mean_and_not_stiffest_direction():
     relative = Estimate.over_chains(torch.cat([squares.mean(1, keepdim=True), squares[:, -1:]], 1))
     assert relative.mean[0] == pytest.approx(0.989, abs=0.006)
     assert relative.mean[1] == pytest.approx(0.93, abs=Z * relative.se[1]) and relative.se[1] < 0.07 / Z
+
+
+STIFF = torch.logspace(0, -2, 20, dtype=D64)  # variances
+
+
+def relative_squares(kernel, chains=400, kept=100) -> Estimate:
+    """θ_i² over the variances of STIFF, of the widest and the narrowest direction, and their mean over all."""
+    law = GaussianLaw([0.0] * 20, torch.diag(STIFF))
+    run = Chains(law, kernel, law.sample(chains, torch.Generator().manual_seed(1)).double(), lr=0.01)
+    run.run(0, burn_in=350)
+    squares = torch.stack([run.run(4, every=4)[0].square() / STIFF for _ in range(kept)]).mean(0)
+    return Estimate.over_chains(torch.cat([squares[:, [0, -1]], squares.mean(1, keepdim=True)], 1))
+
+
+def test_adjusted_steps_have_the_exact_law():
+    """At ΔE²/d = 0.01, where the narrowest variance is 58 % too small without the test of acceptance."""
+    adjusted = relative_squares(bdl.MCLMC(energy_var=0.01, adapt_steps=300, adjusted=True))
+    assert (np.abs(adjusted.z(1.0)) < Z).all() and adjusted.se[1] < 0.03
+    control = relative_squares(bdl.MCLMC(energy_var=0.01, adapt_steps=300), kept=25)
+    assert control.mean[1] == pytest.approx(0.42, abs=0.05)
+
+
+def test_a_refused_step_turns_around_and_leaves_the_level():
+    """Against v of 1 - 1e-9 a step with ΔE > 0 is refused; one with ΔE < 0 is kept, and v shrinks by e^ΔE."""
+    x, u = torch.randn(500, 2, generator=torch.Generator().manual_seed(0), dtype=D64), unit_vectors(500, 2)
+    kernel = bdl.MCLMC(length=1e12, adjusted=True)
+    start = 1 - microcanonical.DRIFT - 1e-9
+    s, free = (stepped(BANANA, k, x, u, 0.01, level=start) for k in (kernel, bdl.MCLMC(length=1e12)))
+    kept = (s.theta != x).any(1)
+    assert 5 < (~kept).sum() < 495 and torch.equal(s.undone, (~kept).double())
+    torch.testing.assert_close(s.direction[~kept], -u[~kept])
+    assert torch.equal(s.theta[kept], free.theta[kept])
+    assert torch.equal(s.potential[~kept], BANANA.energy(x)[~kept])
+    size = (free.error * 2).sqrt()  # |ΔE| of two dimensions
+    torch.testing.assert_close(s.level[kept], ((1 - 1e-9) * (-size).exp())[kept])
+    torch.testing.assert_close(s.level[~kept], torch.full_like(s.level[~kept], 1 - 1e-9))
 
 
 def test_a_kick_of_the_wrong_strength_is_seen(monkeypatch):

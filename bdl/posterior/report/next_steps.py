@@ -13,7 +13,6 @@ from bdl.posterior.verdict import Verdict
 
 MOST_LENGTHS = 100  # lengths of the run: beyond them another sampler is the better advice
 UNKNOWN = 4  # lengths of the run, where the number of samples that would do is not known
-EXACT_ENERGY_VAR = 0.0005  # energy_var of MCLMC for the distribution itself, as in its configuration
 OF_WEIGHTS = ("Weighted distribution", "ESS of importance weights")  # names of judgements
 
 
@@ -110,8 +109,8 @@ def _tuned(command: str) -> tuple[str, str]:
 
 def _smaller_steps(m: Mapping[str, float], command: str) -> list[tuple[str, str]]:
     if not math.isnan(m["energy_error"]):  # of MCLMC, whose step follows from the error that it may have
-        line = changed(command, f"sampler.dynamics.energy_var={EXACT_ENERGY_VAR}")
-        return [] if line == command else [("Take steps with a smaller error", line)]
+        line = changed(command, "sampler.dynamics.adjusted=true")
+        return [] if line == command else [("Test every step, so that its error heats nothing", line)]
     return [] if math.isnan(m["lr"]) else [("Take smaller steps", changed(command, f"sampler.lr={m['lr'] / 4:.2g}"))]
 
 

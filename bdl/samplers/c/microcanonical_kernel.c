@@ -13,10 +13,10 @@ typedef struct {
     CHAIN_FIELDS
     I stages, steps; /* steps: of this walk */
     float *gradient, *direction, *mean, *square;
-    double *potential, *length, *log_factor, *errors, *weights, *error, *undone;
+    double *potential, *length, *log_factor, *errors, *weights, *error, *undone, *level;
     double kicks[3], drifts[2]; /* as shares of a step */
-    double energy_var, energy_var_start, width, memory;
-    I adapt_steps, first, last; /* first, last: the spread of θ is measured after the one and up to the other */
+    double energy_var, energy_var_start, width, memory, shift; /* shift: of the level per step */
+    I adjusted, adapt_steps, first, last; /* first, last: the spread of θ is measured after the one and up to the other */
     I finds_length, made;       /* made: how many steps the state has made before this walk */
     float *start, *before, *u;  /* (chains, dim) θ, and u after its refresh, where the step began; u now */
     double *kinetic, *size;     /* (chains) ΔK of the step so far, and ε */
@@ -133,7 +133,7 @@ static void measure_spread(Walk *w, I c, I steps) {
     if (total > 0) w->length[c] = sqrt(total / (double)(w->last - w->first));
 }
 
-/* Step k from its last gradient on. A step whose ΔE is not finite is undone. losses: of that gradient */
+/* Step k from its last gradient on. A step whose ΔE is not finite is undone, and one that is refused. losses: of that gradient */
 static void finish(Walk *w, I k, const float *losses) {
     I steps = w->made + k + 1, d = w->dim;
     double tau = w->numbers[k * NUMBERS + 1];
@@ -143,6 +143,12 @@ static void finish(Walk *w, I k, const float *losses) {
         double kinetic = w->kinetic[c] + kick(w, u, g, tau, w->kicks[w->stages] * w->size[c]);
         double error = (potential - w->potential[c]) / tau + kinetic;
         int done = isfinite(error) && all_finite(g, d);
+        if (w->adjusted && steps > w->adapt_steps) {
+            double level = w->level[c] + w->shift;
+            if (level > 1) level -= 2;
+            done = done && fabs(level) < exp(-error);
+            w->level[c] = done ? level * exp(error) : level;
+        }
         if (done) {
             memcpy(w->gradient + c * d, g, (size_t)d * 4);
             memcpy(direction, u, (size_t)d * 4);
@@ -152,7 +158,7 @@ static void finish(Walk *w, I k, const float *losses) {
             for (I i = 0; i < d; i++) direction[i] = -w->before[c * d + i];
             error = 0;
         }
-        w->undone[c] += !done;
+        w->undone[c] = steps == w->adapt_steps ? 0 : w->undone[c] + !done;
         if (steps > w->adapt_steps) w->error[c] += error * error / (double)d;
         else tune(w, c, steps, error * error / (double)d, done);
         if (w->first < steps && steps <= w->last) measure_spread(w, c, steps);

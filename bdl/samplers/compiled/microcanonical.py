@@ -14,10 +14,10 @@ from torch import Tensor
 
 from bdl.samplers.chain import Chain
 from bdl.samplers.compiled.steps import ADDRESS, DOUBLE, FOLDER, NUMBER, ChainFields, CompiledSteps, doubles, fields
-from bdl.samplers.dynamics.microcanonical import MCLMC, MEMORY, SPREAD, STAGES, WIDTH
+from bdl.samplers.dynamics.microcanonical import DRIFT, MCLMC, MEMORY, SPREAD, STAGES, WIDTH
 
 _VECTORS = ("gradient", "direction", "mean", "square")
-_NUMBERS = ("potential", "length", "log_factor", "errors", "weights", "error", "undone")
+_NUMBERS = ("potential", "length", "log_factor", "errors", "weights", "error", "undone", "level")
 _SCRATCH = ("start", "before", "u")
 
 Evaluate = Callable[[], Tensor]  # leaves the gradient of the mean loss at θ in `chain.g`; returns the () or (C,) losses
@@ -31,8 +31,8 @@ class _Walk(ChainFields):
         *fields(ADDRESS, *_VECTORS, *_NUMBERS),
         ("kicks", DOUBLE * 3),
         ("drifts", DOUBLE * 2),
-        *fields(DOUBLE, "energy_var", "energy_var_start", "width", "memory"),
-        *fields(NUMBER, "adapt_steps", "first", "last", "finds_length", "made"),
+        *fields(DOUBLE, "energy_var", "energy_var_start", "width", "memory", "shift"),
+        *fields(NUMBER, "adjusted", "adapt_steps", "first", "last", "finds_length", "made"),
         *fields(ADDRESS, *_SCRATCH, "kinetic", "size"),
     ]
 
@@ -93,5 +93,6 @@ class CompiledMCLMC(CompiledSteps):
         fields.stages, fields.kicks[: len(kicks)], fields.drifts[: len(drifts)] = self.stages, kicks, drifts
         fields.energy_var, fields.energy_var_start = kernel.energy_var, kernel.energy_var_start or kernel.energy_var
         fields.width, fields.memory, fields.adapt_steps = WIDTH, MEMORY, kernel.adapt_steps
+        fields.adjusted, fields.shift = kernel.adjusted, DRIFT
         fields.first, fields.last = (int(share * kernel.adapt_steps) for share in SPREAD)
         fields.finds_length = kernel.length is None

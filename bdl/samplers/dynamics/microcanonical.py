@@ -21,6 +21,7 @@ STAGES = {  # kicks, with drifts between them, as shares of a step
 MEMORY = 0.98  # decay per step of the mean from which the step size is tuned
 WIDTH = 9.0  # a step whose ln ξ lies this far from 0 has the weight e^-1/2 in that mean (Robnik & Seljak 2024)
 SPREAD = (0.5, 0.75)  # shares of the adaptation between which the spread of θ is measured
+DRIFT = 0.03  # of the level per step; Neal (2020) has values of this size
 
 
 @dataclass
@@ -38,21 +39,22 @@ class Microcanonical:
     errors: Tensor  # (...) weighted sum of ΔE²/d / factor³, double
     weights: Tensor  # (...) sum of these weights, double
     error: Tensor  # (...) sum of ΔE²/d since adaptation ended, double
-    undone: Tensor  # (...) steps that were undone, double
+    undone: Tensor  # (...) steps that were undone since adaptation ended, or since it began while it goes on, double
+    level: Tensor  # (...) of the test of acceptance, in (-1, 1], double
     steps: int = 0
 
 
 @dataclass(frozen=True)
 class MCLMC(FullBatch):
-    """Microcanonical Langevin Monte Carlo, unadjusted (Robnik et al. 2023; Robnik & Seljak 2024), S = U/T.
+    """Microcanonical Langevin Monte Carlo (Robnik et al. 2023; Robnik & Seljak 2024), S = U/T.
 
         u <- (u + ν z) / |u + ν z|,    ν² = (e^(2ε/L) - 1) / d
         leapfrog: kick(ε/2), θ <- θ + ε u, kick(ε/2);    mclachlan: kick(bε), drift(ε/2), kick((1-2b)ε), drift, kick
         kick(h): u <- (u + e (sinh δ + (cosh δ - 1) e·u)) / (cosh δ + (e·u) sinh δ),    e = -∇S/|∇S|,  δ = h|∇S|/(d - 1)
 
-    |u| = 1, and ε = sqrt(2 lr tau d), the mean length of a leapfrog step of HMC at the same lr. There is no test of
-    acceptance. The law is exp(-U/T) up to an error of first order in lr, that is of second order in ε, which the error
-    of the energy of a step measures:
+    |u| = 1, and ε = sqrt(2 lr tau d), the mean length of a leapfrog step of HMC at the same lr. Unadjusted, the law is
+    exp(-U/T) up to an error of first order in lr, that is of second order in ε, which the error of the energy of a step
+    measures:
 
         ΔE = ΔS + (d - 1) Σ_kicks (δ - ln 2 + ln(1 + c + (1 - c) e^(-2δ))),    c = e·u before the kick,    ΔE² ~ lr³
 
@@ -62,7 +64,14 @@ class MCLMC(FullBatch):
     and without adaptation, L is `length`, or sqrt(d). Rare steps hold most of the mean of ΔE²/d: those of a network may
     have some times the error that a chain was tuned to.
 
-    ΔE²/d bounds the error of the mean over all directions. That of the stiffest direction is larger, the more so the
+    adjusted: after adaptation each step has a test of acceptance, and the law is exp(-U/T) at any lr. A step is kept if
+    |v| < e^(-ΔE) for a level v; else the chain stays and u turns around. v moves by 0.03 per step, around the interval
+    (-1, 1], and a step that is kept multiplies it by e^(ΔE). Refused steps then come one after another, so that a chain
+    seldom turns around (Neal 2020, "Non-reversibly updating a uniform [0,1] value for Metropolis accept/reject
+    decisions"). This is what networks need: steps with rare large errors heat all their directions, to 2 to 4 T at an
+    `energy_var` of 1e-4 for some tables of numbers.
+
+    Unadjusted, ΔE²/d bounds the error of the mean over all directions. That of the stiffest direction is larger, the more so the
     worse the condition. On a Gaussian in 20 dimensions with variances from 1 to 100, an `energy_var` of 5e-4 left the
     mean of the relative variances 1 % too small and the narrowest one 7 % ("leapfrog": 1 % and 12 % too large); one of
     0.01 left them 5 % and 58 % too small. Stiff directions hardly move the predictions of networks, for which MILE
@@ -77,6 +86,7 @@ class MCLMC(FullBatch):
     energy_var_start: float | None = None  # None: energy_var
     length: float | None = None
     adapt_steps: int = 0
+    adjusted: bool = False
     travels = ("theta", "gradient", "potential", "direction")
     every_gradient = True  # u has unit length over all parameters
 
@@ -108,6 +118,7 @@ class MCLMC(FullBatch):
             errors=0 * one, weights=0 * one,
             error=0 * one,
             undone=0 * one,
+            level=0 * one,
         )  # fmt: skip
 
     def kernel(
@@ -128,6 +139,11 @@ class MCLMC(FullBatch):
             kinetic = kinetic + change
         error = (potential - s.potential[..., None]) / tau + kinetic  # (..., 1) ΔE, nats
         done = torch.isfinite(error) & torch.isfinite(gradient).all(-1, keepdim=True)
+        if self.adjusted and s.steps >= self.adapt_steps:
+            level = s.level[..., None] + DRIFT
+            level = torch.where(level > 1, level - 2, level)
+            done = done & (level.abs() < torch.exp(-error))
+            s.level.copy_(torch.where(done, level * torch.exp(error), level).squeeze(-1))
         s.theta.copy_(torch.where(done, theta, s.theta))
         s.gradient.copy_(torch.where(done, gradient, s.gradient))
         s.direction.copy_(torch.where(done, u, -before))
@@ -140,12 +156,22 @@ class MCLMC(FullBatch):
         after = s.steps - self.adapt_steps
         return s.error / (after * self.energy_var) if after > 0 else torch.full_like(s.error, math.nan)
 
+    def acceptance(self, s: Microcanonical) -> Tensor | None:
+        """(...,) share of the steps that were kept since adaptation ended; NaN before. None if not adjusted."""
+        after = s.steps - self.adapt_steps
+        if not self.adjusted:
+            return None
+        return 1 - s.undone / after if after > 0 else torch.full_like(s.undone, math.nan)
+
     def describe_noise(self, s: Microcanonical, lr: Scalar, tau: Scalar) -> str:
         after = s.steps - self.adapt_steps
         adapted, length = mean(lr * s.log_factor.exp()), mean(s.length)
         error = f"{mean(s.error) / after:.2g}" if after > 0 else "not measured yet"
+        law = "accept/reject on all the data: exact at any lr"
+        if not self.adjusted:
+            law = "no test of acceptance: an error of first order in lr"
         return (
-            f"no test of acceptance: an error of first order in lr; lr adapted to {adapted:.3g}, L to {length:.3g}, "
+            f"{law}; lr adapted to {adapted:.3g}, L to {length:.3g}, "
             f"squared energy error per step and coordinate {error}, {mean(s.undone):.3g} steps undone"
         )
 
@@ -155,6 +181,8 @@ class MCLMC(FullBatch):
         if s.steps > self.adapt_steps:
             s.error.add_(square)
             return
+        if s.steps == self.adapt_steps:
+            s.undone.zero_()
         self._tune_lr(s, square, done)
         first, last = (int(share * self.adapt_steps) for share in SPREAD)
         if first < s.steps <= last:
