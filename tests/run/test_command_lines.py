@@ -155,6 +155,7 @@ WRONG: dict[str, dict[str, str]] = {
         "sampler.dynamics.integrator": "euler 3",
         "sampler.dynamics.energy_var": "0 -1 low nan inf",
         "sampler.dynamics.length": "0 -1 long nan",
+        "sampler.dynamics.adjusted": "maybe 1",
     },
     "sampler=bbb": {"sampler.dynamics.init_std": "0 -1 nan", "sampler.dynamics.kl_weights": "half 1"},
     "sampler=sgfs": {"sampler.dynamics.form": "x 1", "sampler.dynamics.b": "0 -1 nan"},

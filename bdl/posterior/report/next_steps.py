@@ -109,7 +109,7 @@ def _tuned(command: str) -> tuple[str, str]:
 
 def _smaller_steps(m: Mapping[str, float], command: str) -> list[tuple[str, str]]:
     if not math.isnan(m["energy_error"]):  # of MCLMC, whose step follows from the error that it may have
-        line = changed(command, "sampler.dynamics.adjusted=true")
+        line = changed(changed(command, "sampler.dynamics.adjusted=true"), "sampler.dynamics.energy_var=0.0005")
         return [] if line == command else [("Test every step, so that its error heats nothing", line)]
     return [] if math.isnan(m["lr"]) else [("Take smaller steps", changed(command, f"sampler.lr={m['lr'] / 4:.2g}"))]
 

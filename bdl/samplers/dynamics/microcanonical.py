@@ -68,14 +68,14 @@ class MCLMC(FullBatch):
     |v| < e^(-ΔE) for a level v; else the chain stays and u turns around. v moves by 0.03 per step, around the interval
     (-1, 1], and a step that is kept multiplies it by e^(ΔE). Refused steps then come one after another, so that a chain
     seldom turns around (Neal 2020, "Non-reversibly updating a uniform [0,1] value for Metropolis accept/reject
-    decisions"). This is what networks need: steps with rare large errors heat all their directions, to 2 to 4 T at an
-    `energy_var` of 1e-4 for some tables of numbers.
+    decisions"). Networks have rare steps with large errors, which heat all directions if they are kept: some posteriors
+    of tables to 2 to 4 T at an `energy_var` of 1e-4.
 
-    Unadjusted, ΔE²/d bounds the error of the mean over all directions. That of the stiffest direction is larger, the more so the
-    worse the condition. On a Gaussian in 20 dimensions with variances from 1 to 100, an `energy_var` of 5e-4 left the
-    mean of the relative variances 1 % too small and the narrowest one 7 % ("leapfrog": 1 % and 12 % too large); one of
-    0.01 left them 5 % and 58 % too small. Stiff directions hardly move the predictions of networks, for which MILE
-    takes 0.1.
+    Unadjusted, ΔE²/d bounds the error of the mean over all directions. That of the stiffest direction is larger, the
+    more so the worse the condition. On a Gaussian in 20 dimensions with variances from 1 to 100, an `energy_var` of
+    5e-4 left the mean of the relative variances 1 % too small and the narrowest one 7 % ("leapfrog": 1 % and 12 % too
+    large); one of 0.01 left them 5 % and 58 % too small. Stiff directions hardly move the predictions of networks, for
+    which MILE takes 0.1.
 
     A step whose ΔE is not finite is undone: the chain stays, u turns around, and lr shrinks by 4 during adaptation.
     integrator: "leapfrog" takes one gradient a step, "mclachlan" two, for steps more than twice as long.
@@ -97,6 +97,8 @@ class MCLMC(FullBatch):
             value = getattr(self, name)
             if value is not None:
                 check_positive(name, value)
+        if not isinstance(self.adjusted, bool):
+            raise ConfigError(f"adjusted must be true or false, got {self.adjusted!r}")
         if self.adapt_steps < 0:
             raise ConfigError(f"adapt_steps must be >= 0, got {self.adapt_steps}")
 

@@ -134,7 +134,7 @@ def test_the_table_of_classes_has_names_means_and_strange_scores():
 
 def test_the_steps_of_a_hot_mclmc_are_to_be_tested():
     """Its lr is where its own tuning begins, so that another lr changes nothing."""
-    wanted = [f"{COMMAND} sampler.dynamics.adjusted=true".replace("'", "")]
+    wanted = [f"{COMMAND} sampler.dynamics.adjusted=true sampler.dynamics.energy_var=0.0005".replace("'", "")]
     for tuned in ({}, {"tune/kept/rest": 1.0}):
         assert advised("another temperature", energy_error=1.0, temperature=1.0, **tuned) == wanted
     assert advised("another temperature", command=wanted[0], energy_error=1.0, temperature=1.0) == []
