@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from by_hand import mixture_of
 from sklearn.metrics import average_precision_score, roc_auc_score
 from test_metrics import draw
 from torch import Tensor
@@ -21,7 +22,7 @@ from bdl.errors import ConfigError
 from bdl.posterior.class_scores import ClassScores
 from bdl.posterior.metrics import classification_metrics, reliability_bins, shares_below, value_metrics
 from bdl.posterior.ood import detection
-from bdl.posterior.prediction import ValuePrediction
+from bdl.posterior.prediction import ValuePrediction, of_mixture
 
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -129,13 +130,7 @@ def test_detection_is_its_definition_with_ties_and_single_items(inside, outside)
 
 def of_draws(means: list[list[float]], std: float) -> ValuePrediction:
     """An equal mixture of normal laws: (networks, n) means, and one standard deviation."""
-    from bdl.posterior.mixture import PredictiveMixture
-    from bdl.posterior.prediction import of_mixture
-    from bdl.posterior.stored_outputs import StoredOutputs
-
-    outputs = StoredOutputs()
-    outputs.add(torch.tensor(means, dtype=torch.float64)[..., None])
-    return of_mixture(PredictiveMixture(outputs, bdl.GaussianNLL(std), torch.ones(len(means))))
+    return of_mixture(mixture_of(torch.tensor(means, dtype=torch.float64)[..., None], bdl.GaussianNLL(std)))
 
 
 def normal_cdf(z: Any) -> Any:
