@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from dataclasses import replace
 
@@ -200,16 +201,8 @@ def test_an_anchor_too_far_away_is_spoken_of():
 
 
 def copy_of(state):
-    return torch.load(save(state), weights_only=True)
-
-
-def save(state):
-    import io
-
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return file
+    torch.save(state, file := io.BytesIO())
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
 
 
 @pytest.mark.parametrize("steps", [3, 15])

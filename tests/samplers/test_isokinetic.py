@@ -6,17 +6,18 @@ even, and what is left has the size that its docstring gives. Beside SGHMC and S
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
 from pathlib import Path
 
+import logistic
 import numpy as np
 import pytest
 import torch
 from curved import Funnel
-from literature.targets import Chains, LogisticRegression, simulate_logistic
+from literature.targets import Chains
+from logistic import NUTS, X, Y
 from oracles import Estimate
 from repeats import slow_where
 
@@ -337,18 +338,9 @@ def test_funnel_with_batch_noise():
     assert neck(bdl.SGHMC(), 0.05).mean[0] > 0.8
 
 
-X, Y = simulate_logistic(1000, 10, seed=1)
-NUTS = {
-    name: np.array(values)
-    for name, values in json.loads(Path(__file__).with_name("nuts_logistic.json").read_text()).items()
-}
-
-
-def weights(dynamics, lr: float, seed: int = 1) -> tuple[Estimate, Estimate]:
+def weights(dynamics, lr: float) -> tuple[Estimate, Estimate]:
     """(10,) means of the weights of a logistic regression, and their variances, by 200 chains on 50 of 1,000 items."""
-    target = LogisticRegression(X, Y)
-    start = target.mode() + 0.05 * torch.randn(200, 10, generator=torch.Generator().manual_seed(0), dtype=D64)
-    w = Chains(target, dynamics, start, lr=lr, batch=50, seed=seed).run(1200, every=3, burn_in=ADAPT)
+    w = logistic.chains(dynamics, lr).run(1200, every=3, burn_in=ADAPT)
     return Estimate.over_chains(w.mean(0)), Estimate.over_chains((w - w.mean((0, 1))).square().mean(0))
 
 
