@@ -189,11 +189,9 @@ def test_the_same_target_under_another_sampler_is_merged(run, tmp_path):
     assert bdl.Posterior.load([run, tmp_path], toys.plain()).chains == 4
 
 
-def test_moments_are_those_of_every_network(regression):
-    folder, net, _ = regression
-    posterior = bdl.Posterior.load(folder, net)
-    outputs = torch.stack([functional_call(net, s.tensors, (X,)) for s in posterior.stream()]).detach()
-    mean, std = posterior.moments(X)
+def test_moments_are_those_of_every_network(of_numbers, regression):
+    outputs = torch.stack([functional_call(regression[1], s.tensors, (X,)) for s in of_numbers.stream()]).detach()
+    mean, std = of_numbers.moments(X)
     torch.testing.assert_close(mean, outputs.mean(0))
     torch.testing.assert_close(std, outputs.std(0, correction=0), atol=1e-5, rtol=1e-3)
 
@@ -203,9 +201,8 @@ def write_regression(folder, mean: float, std: float) -> tuple[nn.Module, torch.
     store, generator = SampleStore(folder), torch.Generator().manual_seed(0)
     biases = mean + std * torch.randn(4, 3, 1, generator=generator, dtype=torch.float64)
     for step, bias in enumerate(biases.float()):
-        fields = {"step": step, "stack": 0, "chains": [0, 1, 2], "cycle": 0, "lr": 0.1 * (step + 1), "temperature": 1.0}
-        fields |= {"zeta": 0.0, "energy_batch": None, "energy_full": None, "log_weight": None, "psi_frozen": False}
-        store.write({"weight": torch.zeros(3, 1, 2), "bias": bias}, **fields)
+        tensors = {"weight": torch.zeros(3, 1, 2), "bias": bias}
+        store.write(tensors, step=step, stack=0, chains=[0, 1, 2], lr=0.1 * (step + 1), temperature=1.0)
     store.write_target({"num_data": 1, "outputs": "values"})
     return nn.Linear(2, 1), biases.float()
 
