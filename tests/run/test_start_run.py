@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
-import running
 import torch
-from running import TINY, refusal, sampled, samples, whole
+from running import TINY, refusal, whole
 
 import bdl
 from bdl.models import MLP
@@ -75,16 +73,3 @@ def test_bad_input_gets_one_line_and_leaves_nothing(script, tmp_path, override, 
     error = refusal(script("train", f"hydra.run.dir={folder}", "trainer=debug", *TINY, *START, override))
     assert words in error
     assert [p for p in folder.rglob("*") if p.is_file()] == []
-
-
-@pytest.mark.slow
-def test_a_killed_run_resumes_to_the_same_samples(tmp_path):
-    settings = ("trainer=debug", *TINY, *START, "trainer.max_steps=3000", "checkpoint_every=500")
-    settings += ("collect.keep.every=100",)  # writing and reading the samples takes most of the time
-    sampled(tmp_path / "whole", *settings)
-    process = running.start(f"hydra.run.dir={tmp_path / 'killed'}", *settings)
-    running.stop(process, tmp_path / "killed", signal.SIGKILL)
-    process.communicate(timeout=60)
-    running.finish(running.start(f"hydra.run.dir={tmp_path / 'killed'}", *settings))
-    for folder in ("", "start"):
-        assert samples(tmp_path / "killed" / folder) == samples(tmp_path / "whole" / folder)
