@@ -17,7 +17,6 @@ from oracles import COVARIANCE, PRECISION, advance, linear_step, second_order_la
 from repeats import slow_where
 from table import diagonal_metric, full_metric
 from test_laws import WELL, PlainThermostat, quadrature_statistics, well_statistics
-from test_preconditioned import exact_moments, grid_moments
 
 import bdl
 from bdl.contrib.recipe.blocks import MatrixBlock, StateVariable, dense
@@ -272,61 +271,10 @@ def test_a_q_that_is_not_skew_has_another_law(unchecked):
     assert not np.linalg.norm(covariance_error(one_sided, 1e-3)) < 0.1
 
 
-def rotating(z):
-    """(2, 2) skew, of a size that depends on θ."""
-    return (1 + (z.theta[0] + 2 * z.theta[1]).sin()) * torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=z.theta.dtype)
-
-
-def curved(z):
-    return torch.linalg.inv(full_metric(z.theta))
-
-
 @pytest.fixture
 def without_gamma(monkeypatch):
     exact = MatrixBlock.at_with_divergence
     monkeypatch.setattr(MatrixBlock, "at_with_divergence", lambda self, now: (exact(self, now)[0], None))
-
-
-CURVED = {
-    "D": bdl.Recipe(curved),
-    "D of mixing coordinates": bdl.Recipe(lambda z: 1 / diagonal_metric(z.theta)),
-    "Q": bdl.Recipe(torch.eye(2), lambda z: 0.5 * rotating(z)),
-    "D and Q": bdl.Recipe(curved, lambda z: 0.5 * rotating(z)),
-}
-
-
-def extrapolated_errors(dynamics) -> tuple[float, float]:
-    """Largest errors of the moments of a Gaussian, extrapolated to lr = 0 from lr and lr/2, at lr = 0.1 and 0.05."""
-    exact = exact_moments("gaussian", 1.0)
-    coarse, middle, fine = (grid_moments(dynamics, "gaussian", lr, 1.0) for lr in (0.1, 0.05, 0.025))
-    return abs(2 * middle - coarse - exact).max(), abs(2 * fine - middle - exact).max()
-
-
-CASES = slow_where(lambda name: name != "D and Q", [(name,) for name in CURVED])
-
-
-@pytest.mark.slow  # the double wells have curved D and Q too, and Γ is compared with differences
-@pytest.mark.parametrize("name", CASES)
-def test_law_in_two_dimensions(name: str):
-    """Means and second moments: what is left at lr = 0 falls by 4 with lr, so that it is the extrapolation's O(lr²)."""
-    error, halved = extrapolated_errors(CURVED[name])
-    assert halved < error / 3 and halved < 0.01
-
-
-@pytest.mark.slow  # the double well has the same control
-@pytest.mark.parametrize("name", CASES)
-def test_law_without_gamma_is_seen(name: str, without_gamma):
-    """Negative control: an error that stays."""
-    error, halved = extrapolated_errors(CURVED[name])
-    assert halved > error / 2 and halved > 0.02
-
-
-@pytest.mark.slow
-def test_law_of_a_q_that_is_not_skew_is_seen(monkeypatch):
-    """Negative control: the size of Q of the tests above, without its signs."""
-    monkeypatch.setattr("bdl.contrib.recipe.recipe.check_block", lambda *_: None)
-    error, halved = extrapolated_errors(bdl.Recipe(torch.eye(2), lambda z: 0.5 * rotating(z).abs()))
-    assert halved > error / 2 and halved > 0.02
 
 
 def speed(z):

@@ -697,8 +697,3 @@ def test_double_continues_the_chain(name: str):
     assert run.theta().dtype == D64
     assert (run.theta() == before.double()).all(1).any() or run.sampler.acceptance is not None
     assert torch.allclose(run.sampler.chain.state.log_factor, factor, atol=1 / 15**0.6)
-
-
-def test_equal_seeds_give_equal_chains_and_unequal_seeds_do_not():
-    ends = [Two(bdl.HMC(3), seed=seed).go(5).theta() for seed in (0, 0, 1)]
-    assert torch.equal(ends[0], ends[1]) and not torch.isclose(ends[0], ends[2]).any()
