@@ -8,7 +8,6 @@ skew, past the check that refuses it.
 from __future__ import annotations
 
 import copy
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -453,49 +452,6 @@ def test_a_recipe_says_what_it_is():
 def test_replicas_swap_positions_alone():
     """The other variables are independent of θ in the law, and keep the temperature of their chain."""
     assert momentum().travels == ("theta",)
-
-
-def test_a_run_on_a_network_resumes_to_the_byte(tmp_path):
-    """An elementwise Riemannian momentum with a thermostat on a network, weighted, in two parts and in one."""
-    dynamics = bdl.Recipe(
-        D=[[0, 0, 0], [0, 1.0, 0], [0, 0, 0]],
-        Q=[[0, lambda z: -(1 + z.theta**2).sqrt(), 0], [None, 0, lambda z: z.m / len(z.m)], [0, None, 0]],
-        vectors=["m"], scalars={"xi": 0.0},
-    )  # fmt: skip
-    settings = dict(num_data=40, lr=0.05, chains=2, weighting=bdl.AdaptiveWeight(zeta=1.0, low=20.0, high=120.0))
-    x, y = torch.randn(2, 40, 3), torch.randint(3, (2, 40))
-
-    def made():
-        net = bdl.ChainStack(
-            torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3)), 2, seed=0
-        )
-        return SimpleNamespace(net=net, sampler=bdl.Sampler(net.parameters(), dynamics, **settings))
-
-    def go(run, steps):
-        for _ in range(steps):
-
-            def closure():
-                run.sampler.zero_grad()
-                loss = torch.nn.functional.cross_entropy(run.net(x).mT, y, reduction="none").mean(1)
-                loss.sum().backward()
-                return loss
-
-            run.sampler.step(closure)
-
-    torch.manual_seed(0)
-    whole, first = made(), made()
-    go(whole, 130)
-    go(first, 60)
-    saved = {"net": first.net.state_dict(), "sampler": first.sampler.state_dict()}
-    torch.save(saved, tmp_path / "k.pt")
-    second = made()
-    saved = torch.load(tmp_path / "k.pt", weights_only=True)
-    second.net.load_state_dict(saved["net"])
-    second.sampler.load_state_dict(saved["sampler"])
-    go(second, 70)
-    for name in ("theta", "m", "xi"):
-        assert torch.equal(getattr(second.sampler.chain.state, name), getattr(whole.sampler.chain.state, name))
-    assert second.sampler.multiplier.max() != 1
 
 
 def test_a_function_that_branches_is_refused_once_it_shows():
