@@ -13,7 +13,7 @@ import pytest
 import torch
 from composing import compose
 from omegaconf import OmegaConf
-from running import SMOOTHED, TINY, refusal, sampled, samples, whole
+from running import TINY, refusal, sampled, samples, whole
 
 import bdl
 from bdl.errors import BdlWarning
@@ -180,24 +180,11 @@ def test_train_metrics_of_some_items(script, run, tmp_path):
     assert 0 < abs(after["train/bma/accuracy"] - before["train/bma/accuracy"]) < 0.06  # 5 standard errors
 
 
-def test_one_run_evaluated_again_has_its_own_metrics(script, run, tmp_path):
-    assert script("evaluate", f"runs={run}", f"out={tmp_path}")[0] == 0
-    one, again = (json.loads((folder / "metrics.json").read_text()) for folder in (run, tmp_path))
-    assert {k: one[k] for k in one if "/" in k} == {k: again[k] for k in one if "/" in k}
-
-
 def test_runs_of_different_targets_are_refused(script, run, tmp_path):
     sampled(tmp_path / "c", "trainer=debug", *TINY, "sampler.prior.precision=2")
     error = refusal(script("evaluate", f"runs=[{run},{tmp_path / 'c'}]", f"out={tmp_path / 'out'}"))
     assert "runs of different targets are not merged: prior.precision is" in error
     assert not (tmp_path / "out").exists()
-
-
-def test_runs_of_another_loss_are_refused(script, run, tmp_path):
-    """The likelihood is part of the law."""
-    with pytest.warns(BdlWarning, match="label_smoothing"):
-        sampled(tmp_path / "c", "trainer=debug", *TINY, *SMOOTHED)
-    assert "different targets" in refusal(script("evaluate", f"runs=[{run},{tmp_path / 'c'}]", f"out={tmp_path}"))
 
 
 def test_a_damaged_sample_is_named_and_can_be_left_out(script, second, tmp_path):

@@ -353,14 +353,6 @@ def test_an_error_takes_back_what_was_written_and_nothing_else(tmp_path):
     assert sorted(p.name for p in run.rglob("*")) == ["notes.txt", "other.txt"]
 
 
-@pytest.mark.parametrize("override", ["sampler.lr=inf", "+sampler.clip=5"])
-def test_a_refused_run_leaves_nothing(script, tmp_path, override):
-    run = tmp_path / "run"
-    options = [o for o in TINY if not o.startswith("logger")]
-    refusal(script("train", f"hydra.run.dir={run}", "trainer=debug", *options, "logger=csv", override))
-    assert not run.exists()
-
-
 def test_the_second_command_says_who_owns_the_run(script, tmp_path):
     """The owner is the process that started the tests."""
     run = tmp_path / "run"
