@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from closures import closure_of
 from curved import DoubleWell
 from literature.targets import Chains, GaussianLaw
 from oracles import COVARIANCE, PRECISION, Estimate
@@ -360,14 +361,8 @@ def test_chains_keep_what_they_have_learnt():
             value.copy_(torch.tensor([0.1, 0.2], dtype=D64).view_as(value))
         if stays == ["mean"]:
             sampler.chain.state.count = 1  # adaptation is over
-
-        def closure(theta=theta, sampler=sampler):  # the first chain has the higher energy, so every swap is made
-            sampler.zero_grad()
-            loss = -20 * theta[:, 0]
-            loss.sum().backward()
-            return loss.detach()
-
-        sampler.step(closure)
+        # the first chain has the higher energy, so every swap is made
+        sampler.step(closure_of(sampler, lambda theta=theta: -20 * theta[:, 0]))
         assert theta.detach()[:, 0].tolist() == pytest.approx([2.0, 1.0]) and sampler.swap_rates.item() == 1
         for name in stays:
             assert getattr(sampler.chain.state, name)[0] < getattr(sampler.chain.state, name)[1]

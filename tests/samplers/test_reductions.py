@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 import torch
+from closures import closure_of
 from oracles import COVARIANCE, PRECISION, advance, linear_step
 from repeats import slow_where
 from table import TABLE, WIDE, Row, equip, repeats
@@ -140,14 +141,7 @@ class Stack(nn.Module):
 def run_stack(stack: Stack, sampler, chains: int) -> torch.Tensor:
     for step in range(40):
         x, y = (torch.stack(parts) for parts in zip(*(batch(step, c) for c in range(chains)), strict=True))
-
-        def closure(x=x, y=y):
-            sampler.zero_grad()
-            loss = F.cross_entropy(stack(x).mT, y, reduction="none").mean(1)
-            loss.sum().backward()
-            return loss
-
-        sampler.step(closure)
+        sampler.step(closure_of(sampler, lambda x=x, y=y: F.cross_entropy(stack(x).mT, y, reduction="none").mean(1)))
     return torch.cat([p.detach().flatten(1) for p in stack.parameters()], 1)
 
 
