@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
-from running import refusal
+from running import done, refusal
 
 from bdl.contrib.comparison.compare import plain
 from bdl.contrib.comparison.compared_runs import ComparedRun
@@ -79,8 +79,7 @@ def sweep(tmp_path) -> Path:
 
 def compared(script, out: Path, *words: str) -> dict[str, dict]:
     """What comparison.json says of each method."""
-    status, _, err = script("compare", *words, f"out={out}")
-    assert status == 0, err
+    done(script("compare", *words, f"out={out}"))
     return {m["method"]: m for m in json.loads((out / "comparison.json").read_text())["methods"]}
 
 
@@ -134,8 +133,7 @@ def test_every_run_has_a_verdict_and_a_link_or_a_warning(sweep, script):
 
 
 def test_a_pattern_names_runs_and_the_first_of_them_takes_page(runs, tmp_path, script):
-    status, _, err = script("compare", f"{tmp_path}/a*")
-    assert status == 0, err
+    done(script("compare", f"{tmp_path}/a*"))
     content = json.loads((tmp_path / "a0" / "comparison" / "comparison.json").read_text())
     assert content["methods"][0]["runs"] == runs[:3]
 
@@ -231,8 +229,7 @@ def test_a_strangers_run_does_not_read_the_environment(tmp_path, script, monkeyp
 def test_text_of_a_stranger_stays_text(tmp_path, script):
     written(tmp_path / "a", "x", 0, 0.2, settings={"sampler": {"lr": "<img src=x>"}})
     written(tmp_path / "b", "x", 0, 0.2, settings={"sampler": {"lr": "[red]x"}})
-    status, out, _ = script("compare", str(tmp_path))
-    assert status == 0 and "[red]x" in out
+    assert "[red]x" in done(script("compare", str(tmp_path)))
     assert "<img src=x" not in (tmp_path / "comparison" / "comparison.html").read_text()
     table = (tmp_path / "comparison" / "comparison.md").read_text()
     assert "<" not in table and "&lt;img src=x&gt;" in table

@@ -13,7 +13,7 @@ import pytest
 import torch
 from composing import compose
 from omegaconf import OmegaConf
-from running import TINY, refusal, sampled, samples, whole
+from running import TINY, done, refusal, sampled, samples, whole
 
 import bdl
 from bdl.errors import BdlWarning
@@ -131,8 +131,7 @@ def test_wandb_runs_offline(tmp_path, script):
     overrides = [o for o in TINY if not o.startswith("logger")]
     command = ("train", f"hydra.run.dir={tmp_path}", "trainer=debug", "logger=wandb", *overrides)
     for _ in range(2):  # the second time it resumes, at the last step
-        status, _, err = script(*command)
-        assert status == 0, err
+        done(script(*command))
         (tmp_path / "metrics.json").unlink()
     ids = [path.name.rsplit("-", 2)[1:] for path in (tmp_path / "wandb").glob("offline-run-*")]
     assert len(ids) == 2 and ids[0] == ids[1] and ids[0][0] == "0"
@@ -148,8 +147,7 @@ def test_every_job_of_a_sweep_has_a_wandb_run_of_its_own():
 
 
 def test_two_runs_are_one_posterior(script, run, second, tmp_path):
-    status, out, err = script("evaluate", f"runs=[{run},{second}]", f"out={tmp_path}")
-    assert status == 0, err
+    out = done(script("evaluate", f"runs=[{run},{second}]", f"out={tmp_path}"))
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics["chains"] == 4 and "4 chains" in out
     assert metrics["samples"] == 2 * json.loads((run / "metrics.json").read_text())["samples"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import TINY, refusal, whole
+from running import TINY, done, refusal, whole
 
 import bdl
 from bdl.models import MLP
@@ -48,8 +48,7 @@ def test_the_terminal_shows_the_ensemble(finished, script):
 
 
 def test_merged_runs_merge_their_ensembles(finished, script, tmp_path):
-    status, _, err = script("evaluate", f"runs=[{finished}]", f"out={tmp_path}", "splits=[test]")
-    assert status == 0, err
+    done(script("evaluate", f"runs=[{finished}]", f"out={tmp_path}", "splits=[test]"))
     before, after = (json.loads((f / "metrics.json").read_text()) for f in (finished, tmp_path))
     assert after["test/start/nll"] == pytest.approx(before["test/start/nll"])
 
@@ -62,7 +61,6 @@ def test_a_run_without_a_start_has_no_such_scores(run):
 @pytest.mark.parametrize(
     "override, words",
     [
-        ("start.lr=0", "start.lr must be > 0, got 0"),
         ("start.patience=long", "start.patience must be a whole number from 1 to 1,000,000, got 'long'"),
         ("start.val_fraction=0.0001", "start.val_fraction = 0.0001 of 4435 training items holds out none"),
         ("start=adam", "start=adam: there is no such start (did you mean adamw?)"),

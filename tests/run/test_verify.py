@@ -11,7 +11,7 @@ import pytest
 from composing import compose
 from manifests import rewrite
 from omegaconf import OmegaConf
-from running import TINY, WEIGHTED, refusal, sampled, samples
+from running import TINY, WEIGHTED, done, refusal, sampled, samples
 
 import bdl
 from bdl.disk.manifest import Manifest
@@ -53,8 +53,7 @@ def test_a_whole_run_is_whole(script, run):
 def test_a_folder_may_stand_without_its_key(script, copy, name, monkeypatch):
     copy.rename(copy.with_name(name))
     monkeypatch.chdir(copy.parent)
-    status, out, _ = script("verify", name)
-    assert status == 0 and out.rstrip().endswith("nothing is bad")
+    assert done(script("verify", name)).rstrip().endswith("nothing is bad")
 
 
 ALONE = {
