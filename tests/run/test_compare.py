@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
-from running import refusal
+from running import done, refusal
 
 from bdl.contrib.comparison.compare import plain
 from bdl.contrib.comparison.compared_runs import ComparedRun
@@ -79,8 +79,7 @@ def sweep(tmp_path) -> Path:
 
 def compared(script, out: Path, *words: str) -> dict[str, dict]:
     """What comparison.json says of each method."""
-    status, _, err = script("compare", *words, f"out={out}")
-    assert status == 0, err
+    done(script("compare", *words, f"out={out}"))
     return {m["method"]: m for m in json.loads((out / "comparison.json").read_text())["methods"]}
 
 
@@ -134,8 +133,7 @@ def test_every_run_has_a_verdict_and_a_link_or_a_warning(sweep, script):
 
 
 def test_a_pattern_names_runs_and_the_first_of_them_takes_page(runs, tmp_path, script):
-    status, _, err = script("compare", f"{tmp_path}/a*")
-    assert status == 0, err
+    done(script("compare", f"{tmp_path}/a*"))
     content = json.loads((tmp_path / "a0" / "comparison" / "comparison.json").read_text())
     assert content["methods"][0]["runs"] == runs[:3]
 
