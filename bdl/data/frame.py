@@ -152,7 +152,9 @@ class Reading:
                 columns = number_columns(read_numbers, path, asked, rows)
         if others := [i for i in range(len(names)) if i not in columns]:
             with telling_counts(path, name, encoding, separator):  # with usecols, pandas drops fields that are too many
-                fields = read_texts(usecols=others if columns else None).iloc[1:].reset_index(drop=True)
+                table = read_texts(usecols=others if columns else None).iloc[1:].reset_index(drop=True)
+            fields = dict(table.items())  # a frame of pandas copies its list of columns whenever it gives up one
+            del table
             for i in others:
                 texts = fields.pop(i).str.strip()
                 columns[i] = texts.mask(texts.isin(gaps))

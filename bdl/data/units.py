@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -109,9 +109,10 @@ def words_of_units(frame: Frame, units: Mapping[str, Way], most: int = 8) -> str
 
 
 def looks_like_numbers(values: Series) -> bool:
-    """Whether nearly all texts begin as numbers do, however they go on."""
+    """Whether nearly all texts begin as numbers do and go on without names, as addresses do."""
     texts = as_texts(values[is_text(values)].dropna())
-    return len(texts) > 0 and texts.str.match(rf"[<>≤≥~≈(+\-−]?\s?(?:{MONEY})?\s?\.?\d").mean() >= SHARE
+    begin = rf"[<>≤≥~≈(+\-−]?\s?(?:{MONEY})?\s?\.?\d(?!.*[A-Z][a-z]{{3}})"
+    return len(texts) > 0 and texts.str.match(begin).mean() >= SHARE
 
 
 def _reads_some(counts: Series, read: Callable[[str], Any]) -> bool:
@@ -169,12 +170,19 @@ def _number_of(text: str, way: Way) -> float | None:
     return _number(parts[1], way[1], way[2])
 
 
-def _number(digits: str, thousands: str, decimal: str) -> float | None:
+@cache
+def _patterns(thousands: str, decimal: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Of numbers with these signs, and of the sign of thousands."""
     between, point = (PATTERNS.get(sign, re.escape(sign)) for sign in (thousands, decimal))
     whole = rf"\d+|\d{{1,3}}(?:{between}\d{{3}})+" if thousands else r"\d+"
-    if not re.fullmatch(rf"[+\-−]?(?:(?:{whole})(?:{point}\d+)?|{point}\d+)", digits):
+    return re.compile(rf"[+\-−]?(?:(?:{whole})(?:{point}\d+)?|{point}\d+)"), re.compile(between)
+
+
+def _number(digits: str, thousands: str, decimal: str) -> float | None:
+    number, between = _patterns(thousands, decimal)
+    if not number.fullmatch(digits):
         return None
-    plain = re.sub(between, "", digits) if thousands else digits
+    plain = between.sub("", digits) if thousands else digits
     return float(plain.replace(decimal, ".").replace("−", "-"))
 
 

@@ -117,6 +117,16 @@ def test_what_cannot_be_read_is_no_silent_classification(tmp_path, texts, words)
         read_table(table(tmp_path, texts), "y")
 
 
+@pytest.mark.parametrize(
+    "text, word", [("{} g and more", "write '.*' and the others as plain numbers"), ("{} Main St", "")]
+)
+def test_an_input_that_looks_like_numbers_is_told_so(tmp_path, text, word):
+    texts = [text.format(i) + (" or less" if i % 2 else "") for i in range(60)]
+    with pytest.raises(ConfigError, match=f"more than data.max_levels=20: {word}") as refusal:
+        read_table(table(tmp_path, texts, "c"), "y", max_levels=20)
+    assert ("plain numbers" in str(refusal.value)) is bool(word)
+
+
 def test_words_that_mean_a_gap_are_gaps_before_units_are_read(tmp_path):
     texts = [f"{v} kg" if i % 20 else "n.a." for i, v in enumerate(NUMBERS)]
     with pytest.warns(match="the target y is missing in 3 of 60 rows"):
