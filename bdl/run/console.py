@@ -103,6 +103,10 @@ def no_choice(text: str, words: Sequence[str]) -> str | None:
     return None
 
 
+CONTINUES = "the same command continues from what is saved"
+BEGINS_ANEW = "the same command begins again"
+
+
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(printable(f"bdl: warning: {joined(str(message))}"), file=sys.stderr)
 
@@ -112,8 +116,10 @@ def _print_error(line: str) -> None:
 
 
 @contextmanager
-def one_line_errors(report: Callable[[str], None] = _print_error) -> Iterator[None]:
+def one_line_errors(report: Callable[[str], None] = _print_error, kept: str = CONTINUES) -> Iterator[None]:
     """Report an error in one line and exit with status 1, or 128 + the number of the signal that stopped the run.
+
+    kept: what Ctrl-C leaves behind, where the work itself does not say it.
 
     The environment variable BDL_DEBUG=1 keeps the traceback.
     """
@@ -121,7 +127,7 @@ def one_line_errors(report: Callable[[str], None] = _print_error) -> Iterator[No
     try:
         yield
     except KeyboardInterrupt as error:
-        report(f"interrupted; {error.args[0] if error.args else 'the same command continues from what is saved'}")
+        report(f"interrupted; {error.args[0] if error.args else kept}")
         sys.exit(130)
     except Stopped as stop:
         report(str(stop))
