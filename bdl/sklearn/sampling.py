@@ -21,7 +21,7 @@ from bdl.data.loader import TensorBatches, TensorSlices
 from bdl.disk.temporary import own_folder
 from bdl.errors import ConfigError, VerdictWarning, check_choice, check_whole
 from bdl.law.measure import measure_law
-from bdl.lightning.trainer import assemble, silence_lightning
+from bdl.lightning.trainer import assemble, fit, silence_lightning
 from bdl.likelihoods import Likelihood, WeightedNLL, with_weights
 from bdl.posterior.report.next_steps import of_an_estimator
 from bdl.posterior.report.numbers import without_scores
@@ -185,7 +185,7 @@ def run(
         accelerator="cpu", devices=1, enable_checkpointing=False, enable_progress_bar=plan.verbose,
     )  # fmt: skip
     module = bdl.BayesianModule(stack, sampler, loss=likelihood)
-    trainer.fit(module, batches_of(x, y, dynamics.batch_of(len(x), settings.get("batch_size")), plan))
+    fit(trainer, module, batches_of(x, y, dynamics.batch_of(len(x), settings.get("batch_size")), plan))
     return monitor, module.sampler
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
 import subprocess
 import sys
 import tempfile
@@ -320,6 +321,17 @@ def test_the_next_fit_that_a_warning_names_runs_and_helps(settings, changed):
     after = model.get_params()
     assert {name for name in after if after[name] != before[name]} == changed
     assert all(after[name] > before[name] for name in changed)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_fit_that_is_stopped_is_no_success_and_no_exit_of_a_notebook(monkeypatch, sent):
+    """Lightning ends the process with status 1 at Ctrl-C, without a word, and with 0 at SIGTERM."""
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(bdl.Monitor, "on_train_batch_end", lambda *args: signal.raise_signal(sent))
+    with pytest.raises(KeyboardInterrupt if sent == signal.SIGINT else SystemExit) as stopped:
+        BayesianMLPRegressor(**SMALL).fit(*rows())
+    assert signal.getsignal(signal.SIGINT) is before
+    assert sent == signal.SIGINT or getattr(stopped.value, "code", None) == 143
 
 
 def test_sghmc_takes_batches_and_finds_its_step_size():
