@@ -45,6 +45,11 @@ def one_line(error: BaseException) -> str:
     if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:
         return f"{str(cause.filename)[:60]}... is too long for the name of a file: give a shorter path"
     text = without_advice(joined(without_traceback(str(cause)))) or type(cause).__name__
+    if isinstance(cause, MemoryError) or "can't allocate memory" in text:
+        asked = f" for {int(found[1]) / 2**30:,.1f} GiB at once" if (found := ALLOCATED.search(text)) else ""
+        return (
+            f"there is no memory{asked}: take fewer chains (chains=1), smaller layers or batches, or a larger machine"
+        )
     for plugin, extra in EXTRAS.items():
         if f"Could not find '{plugin}" in text:
             return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
@@ -103,6 +108,7 @@ def no_choice(text: str, words: Sequence[str]) -> str | None:
     return None
 
 
+ALLOCATED = re.compile(r"tried to allocate (\d+) bytes")  # as torch says it of the memory of the CPU
 CONTINUES = "the same command continues from what is saved"
 BEGINS_ANEW = "the same command begins again"
 
