@@ -57,7 +57,7 @@ class StoredNetworks(Shown):
         records, target, law = self.records, self.target, self.given_likelihood
         temperatures = temperatures_of(self.records) if self.kind == "uniform" else [self.target_temperature or 0.0]
         lines = {
-            "runs": ", ".join(str(store.run_dir) for store in self.stores),
+            "runs": ", ".join(str(d) if (d := store.run_dir).exists() else "in memory" for store in self.stores),
             "network": f"{type(self.net).__name__} on {self.device}",
             "likelihood": in_words(target.get("loss") if law is None else law),
             "target": f"exp(-U/T), T = {', '.join(f'{t:g}' for t in temperatures)}, N = {target.get('num_data', 0):,}",

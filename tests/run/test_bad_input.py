@@ -216,6 +216,15 @@ def test_an_error_of_a_worker_of_torch_is_its_last_line():
     )
 
 
+@pytest.mark.parametrize(("error", "asked"), [
+    (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
+                  "to allocate 40000000000 bytes. Error code 12 (Cannot allocate memory)"), " for 37.3 GiB at once"),
+    (MemoryError(), ""),
+])  # fmt: skip
+def test_too_little_memory_names_what_takes_less(error, asked):
+    assert one_line(error).startswith(f"there is no memory{asked}: take fewer chains (chains=1), smaller layers")
+
+
 def test_ctrl_c_before_sampling_is_one_line_too(capsys):
     with pytest.raises(SystemExit) as error, one_line_errors():
         raise KeyboardInterrupt
