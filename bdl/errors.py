@@ -63,7 +63,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     known = list(choices)
     if value not in known:
         *words, last = (f'"{word}"' for word in known)
-        raise ConfigError(f"{name} must be {', '.join(words)} or {last}, got {value!r}")
+        raise ConfigError(f"{name} must be {', '.join(words)}{' or ' if words else ''}{last}, got {value!r}")
 
 
 def check_fraction(name: str, value: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bdl.run.command import run_command
+from bdl.__main__ import run_command
 
 if __name__ == "__main__":
     run_command("calibrate")

@@ -438,13 +438,6 @@ def test_bf16_keeps_the_chain_in_single_precision(tmp_path, chains, monkeypatch)
     assert energies[-10:].mean() < energies[:10].mean()
 
 
-class EveryBatch(Callback):
-    """A callback of somebody else: under it every step returns to Lightning."""
-
-    def on_train_batch_end(self, *_):
-        pass
-
-
 class CountedGraphs:
     """Records CUDA graphs as a run does, and counts records, launches, and the steps that were launched.
 
@@ -609,7 +602,7 @@ def test_blocks_and_graphs_are_single_steps_to_the_bit(
     most = 5 if graphs.steps > graphs.launches else 4 if name in TWO_GRAPHS else 2
     assert graphs.steps > 0.6 * STEPS and graphs.records <= most
     graphs = CountedGraphs(monkeypatch)
-    stepwise = left(tmp_path / "b", fit(tmp_path / "b", EveryBatch(), loader=toy_loader(name), **LIGHTNING[name]))
+    stepwise = left(tmp_path / "b", fit(tmp_path / "b", toys.EveryBatch(), loader=toy_loader(name), **LIGHTNING[name]))
     assert graphs.launches == 0  # single steps have none
     assert_same(blocks, stepwise)
     settings = LIGHTNING[name]
@@ -625,7 +618,7 @@ def test_parameters_that_move_inside_a_block_are_recorded_anew(tmp_path, lightni
     graphs = CountedGraphs(monkeypatch)
     moved = left(tmp_path / "a", fit(tmp_path / "a", At(step_30=move_parameters)))
     assert graphs.records > 2
-    assert_same(moved, left(tmp_path / "b", fit(tmp_path / "b", EveryBatch())))
+    assert_same(moved, left(tmp_path / "b", fit(tmp_path / "b", toys.EveryBatch())))
 
 
 @tried_elsewhere

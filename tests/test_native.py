@@ -95,6 +95,66 @@ def test_with_a_compiler_that_fails_the_eager_version_runs(fresh, monkeypatch):
         choose_gradient(stack, NLL, compiled=True)
 
 
+@pytest.mark.parametrize("script, words", [
+    ("echo one >&2; exit 1", "one; install"), ("exit 1", "broken failed"), ("exec sleep 20", "timed out after"),
+])  # fmt: skip
+def test_a_compiler_that_fails_is_named_by_what_it_says(fresh, monkeypatch, script, words):
+    fresh.mkdir()
+    (fresh / "broken").write_text(f"#!/bin/sh\n{script}\n")
+    (fresh / "broken").chmod(0o755)
+    monkeypatch.setenv("CC", str(fresh / "broken"))
+    monkeypatch.setattr(native, "SECONDS", 0.5)
+    with pytest.raises(ConfigError, match=words):
+        native.load(SOURCE, required=True)
+
+
+def test_a_compiler_that_refuses_the_first_flag_gets_the_second(fresh, monkeypatch):
+    fresh.mkdir()
+    compiler = native._compiler()
+    (fresh / "arm").write_text(f'#!/bin/sh\ncase "$*" in *{native._NATIVE[0]}*) exit 1;; esac\n'
+                               f"""exec {compiler} $(echo "$@" | sed 's/{native._NATIVE[1]}//')\n""")  # fmt: skip
+    (fresh / "arm").chmod(0o755)
+    monkeypatch.setenv("CC", str(fresh / "arm"))
+    native._compiler.cache_clear()
+    assert hasattr(native.load(SOURCE, required=True), "bdl_normal")
+
+
+@pytest.mark.parametrize("changed", ["source", "header", "flags", "compiler", "processor"])
+def test_what_decides_the_machine_code_decides_the_name(tmp_path, monkeypatch, changed):
+    """A cache may be shared by machines, and outlives versions of bdl and of the compiler."""
+    source, compiler = tmp_path / "a.c", tmp_path / "cc"
+    for path in (source, compiler, tmp_path / "a.h"):
+        path.write_text("1")
+    before = native._key(source, str(compiler))
+    assert native._key(source, str(compiler)) == before
+    if changed in ("source", "header"):
+        (source if changed == "source" else tmp_path / "a.h").write_text("2")
+    if changed == "flags":
+        monkeypatch.setattr(native, "_FLAGS", ("-O0",))
+    if changed == "compiler":
+        compiler.write_text("another version")
+    if changed == "processor":
+        monkeypatch.setattr(native, "cpu", lambda: {"flags": "fewer"})
+    assert native._key(source, str(compiler)) != before
+
+
+def test_a_damaged_file_of_another_version_is_removed(fresh):
+    native.load(SOURCE, required=True)
+    (made,) = fresh.iterdir()
+    name = made.stem.rpartition("-")[0]
+    (fresh / f"{name}-{'0' * 20}.so").write_bytes(b"damaged")
+    assert native._cached(fresh, name) is not None and [*fresh.iterdir()] == [made]
+
+
+def test_where_the_shared_place_is_not_private_the_home_has_the_cache(fresh, monkeypatch):
+    """Else every process would compile again."""
+    fresh.mkdir()
+    fresh.chmod(0o777)
+    monkeypatch.setenv("HOME", str(fresh.parent / "home"))
+    native.load(SOURCE, required=True)
+    assert len([*(fresh.parent / "home" / ".cache" / "bdl").iterdir()]) == 1 and [*fresh.iterdir()] == []
+
+
 def planted(folder, name, make):
     """A file whose name is what anybody can compute, with the right hash of its content."""
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -105,16 +165,16 @@ def planted(folder, name, make):
     return folder / f"{name}-{digest}.so"
 
 
-@pytest.mark.parametrize("planted_as", ["writable folder", "writable file", "link", "pipe"])
+@pytest.mark.parametrize("planted_as", ["folder", "folder of a group", "file", "file of a group", "link", "pipe"])
 def test_what_another_user_may_have_planted_is_not_loaded(fresh, monkeypatch, planted_as):
     """The cache in a place that several users share: only a regular file that this user alone can write is code."""
     name = f"{SOURCE.stem}-{native._key(SOURCE, native._compiler())}"
     make = os.mkfifo if planted_as == "pipe" else lambda path: path.write_bytes(b"not a library")
     path = planted(fresh, name, make)
-    if planted_as == "writable folder":
-        fresh.chmod(0o777)
-    if planted_as == "writable file":
-        path.chmod(0o666)
+    if planted_as.startswith("folder"):
+        fresh.chmod(0o770 if "group" in planted_as else 0o707)
+    if planted_as.startswith("file"):
+        path.chmod(0o660 if "group" in planted_as else 0o606)
     if planted_as == "link":
         path.rename(fresh / "elsewhere")
         path.symlink_to(fresh / "elsewhere")

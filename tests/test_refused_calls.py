@@ -164,6 +164,7 @@ CALLS = [
     *[(lambda kind=kind: sampler(parameter(2), parameter(2), prior=kind([1.0, 2.0, 3.0])),
        "3 scales for 2 parameter tensors") for kind in (bdl.Gaussian, bdl.Laplace, lambda v: bdl.StudentT(scale=v))],
     (lambda: sampler(exchange=bdl.Exchange()), "needs chains to exchange, got 1"),
+    (lambda: bdl.Exchange(rungs=1), "rungs is a number of at least 2 beside ladder=auto, got 1"),
     (lambda: bdl.Exchange(ladder=3), "list of multiples of T, got 3"),
     *[(lambda ladder=ladder: bdl.Exchange(ladder), "two or more rising multiples of T that begin with 1")
       for ladder in ((1.0,), (), (2.0, 4.0), (1.0, 1.0), (1.0, 3.0, 2.0), (1.0, NAN), (0.5, 1.0))],

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 
 import pytest
 import torch
+from closures import closure_of
 
 import bdl
 from bdl.errors import DivergedError
@@ -20,13 +21,7 @@ def stepped(steps: int = 3, **settings) -> bdl.Sampler:
     """The second stack of three chains on a normal law with N = 5."""
     theta = torch.tensor([[1.0], [2.0], [3.0]], requires_grad=True)
     sampler = bdl.Sampler([theta], bdl.SGLD(), num_data=5, lr=torch.tensor(RATES), chains=3, stack=1, **settings)
-
-    def closure() -> torch.Tensor:
-        sampler.zero_grad()
-        loss = 0.5 * theta.square().sum(1)
-        loss.sum().backward()
-        return loss
-
+    closure = closure_of(sampler, lambda: 0.5 * theta.square().sum(1))
     sampler.full_loss = lambda: 0.5 * theta.detach().square().sum(1)
     for _ in range(steps):
         sampler.step(closure)

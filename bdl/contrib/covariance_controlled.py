@@ -161,13 +161,16 @@ class CCHMC(Underdamped):
             s.readings += 1
             self._turn(s, draws)
         elif s.readings:
-            if not s.measurements:
-                fix_basis(s)
+            if not s.measurements:  # fix the directions, orthonormal to rounding, and drop the sketch
+                s.basis.copy_(torch.linalg.qr(s.basis.mT).Q.mT)
+                s.sketch = s.sketch[..., :0, :].clone()
             s.measurements += 1
             seen = s.basis @ draws.mT  # (..., k, r)
             s.measured.lerp_(seen @ seen.mT / draws.shape[-2], 1 / s.measurements)
-            if s.steps == self.adapt_steps:
-                rotate_basis(s)
+            if s.steps == self.adapt_steps:  # within their span the measured noise is then uncorrelated
+                values, vectors = torch.linalg.eigh(s.measured)
+                s.variance.copy_(values.clamp_min(0).flip(-1).unsqueeze(-1))
+                s.basis.copy_(vectors.flip(-1).mT @ s.basis)
 
     def _turn(self, s: Controlled, draws: Tensor) -> None:
         """Add draws to the sketch, where the n-th reading weighs in proportion to n, and turn the basis."""
@@ -225,20 +228,6 @@ class CCHMC(Underdamped):
 def scaled(x: Tensor, basis: Tensor, along: Tensor, across: float) -> Tensor:
     """x (..., d) times `along` (..., k, 1) in the directions of the basis, and `across` in all others."""
     return across * x + (((along - across).mT * (x.unsqueeze(-2) @ basis.mT)) @ basis).squeeze(-2)
-
-
-def fix_basis(s: Controlled) -> None:
-    """Fix the directions, orthonormal to rounding, and drop the sketch."""
-    rows = torch.linalg.qr(s.basis.mT).Q.mT
-    s.basis.copy_(rows)
-    s.sketch = s.sketch[..., :0, :].clone()
-
-
-def rotate_basis(s: Controlled) -> None:
-    """Turn the directions within their span, so that the noise that was measured along them is uncorrelated."""
-    values, vectors = torch.linalg.eigh(s.measured)
-    s.variance.copy_(values.clamp_min(0).flip(-1).unsqueeze(-1))
-    s.basis.copy_(vectors.flip(-1).mT @ s.basis)
 
 
 def column(c: Scalar) -> Scalar:

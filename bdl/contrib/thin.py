@@ -139,7 +139,9 @@ def save(posterior: Posterior[Any], run_dir: str | Path) -> None:
     Raises ConfigError unless it is thinned; StoreError if the folder has samples, or the disk is full.
     """
     if not isinstance(posterior.thinning, Thinning):
-        raise ConfigError("this posterior lies on disk as it is: only what thin(k, data) returns is saved")
+        if all(store.run_dir.exists() for store in posterior.stores):
+            raise ConfigError("this posterior lies on disk as it is: only what thin(k, data) returns is saved")
+        raise ConfigError("this posterior is in memory, and pickle keeps it: only what thin(k, data) returns is saved")
     write_thinned(posterior.stored, posterior.thinning, run_dir)
 
 

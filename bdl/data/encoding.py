@@ -19,6 +19,7 @@ from bdl.advice import override
 from bdl.data.dates import DROP, DateColumn, holds_dates
 from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, is_rounding, of_each, perhaps_gaps
+from bdl.data.units import looks_like_numbers
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
@@ -196,9 +197,13 @@ def _learn(
     if (count := as_texts(values).nunique()) > max_levels:
         repeated = count <= len(values) / 2
         grouped = "data.group={columns} keeps rows of one value on one side, " if repeated else ""
+        plain = ""
+        if looks_like_numbers(values):
+            example = values.dropna().iloc[0]
+            plain = f"write '{example}' and the others as plain numbers, all in one unit; or "
         raise Refused(
             name, f"has {count} different texts in {len(values)} training rows, more than data.max_levels={max_levels}",
-            f"{DROP}, {grouped}data.id={{columns}} keeps them beside predictions, and a higher data.max_levels "
+            f"{plain}{DROP}, {grouped}data.id={{columns}} keeps them beside predictions, and a higher data.max_levels "
             "takes them as categories",
         )  # fmt: skip
     return CategoryColumn.learn(values)

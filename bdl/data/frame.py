@@ -7,9 +7,9 @@ import difflib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from bdl.advice import override
 from bdl.data.field_counts import refuse_comment, refuse_ragged, telling_counts
 from bdl.data.number_columns import number_columns
 from bdl.data.text_encoding import UTF8, guess_encoding, python_name, warn_of_utf8
+from bdl.data.units import Way, learn_way, numbers_of
 from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, with_numbers
 from bdl.disk.files import is_on_disk
 from bdl.errors import BdlWarning, ConfigError
@@ -52,6 +53,7 @@ class Reading:
             ...; but None is a text). "weight=0" means that 0 is one in the column weight alone.
         day_first: whether 03/04/2020 is 3 April; None finds it, and refuses dates that do not tell.
         encoding: of a CSV file, by Python's name such as "latin-1"; None guesses it of each file, see `guess_encoding`.
+        units: how columns write numbers with units and the like, see `learn_way`, which a run learns from its table.
 
     Raises ConfigError for an unknown encoding, and for more than one sign as a separator: pandas would read it as a
     regular expression, of which a stranger's may never end.
@@ -64,6 +66,7 @@ class Reading:
     thousands: str = "none"
     day_first: bool | None = None
     encoding: str | None = None
+    units: Mapping[str, Way] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.separator not in SIGNS and (len(self.separator) != 1 or self.separator in NO_SEPARATORS):
@@ -104,7 +107,12 @@ class Reading:
         return _without_row_numbers(self.with_gaps(frame), name)
 
     def with_gaps(self, frame: Frame) -> Frame:
-        """The table with gaps in the place of all that means a missing value. -999 stands for -999.0 too."""
+        """The table with gaps in the place of all that means a missing value. -999 stands for -999.0 too.
+
+        Columns of `units` have numbers before that.
+        """
+        numbers = {name: numbers_of(frame[name], way) for name, way in self.units.items() if name in frame}
+        frame = frame.assign(**numbers) if numbers else frame
         general = [word for name, word in map(_parted, self.missing) if not name]
         gaps = {}
         for column in frame:
@@ -114,6 +122,13 @@ class Reading:
             if words and (missing := frame[column].isin(words)).any():
                 gaps[column] = frame[column].mask(missing)
         return frame.assign(**gaps) if gaps else frame
+
+    def with_units(self, frame: Frame, names: Iterable[str], targets: Collection[str]) -> Reading:
+        """The same, with what is learned of how these columns of a table write their numbers."""
+        thousands = "" if self.thousands == "none" else SIGNS.get(self.thousands, self.thousands)
+        signs = (thousands, SIGNS.get(self.decimal, self.decimal)) if self.format == "csv" else ("", ".")
+        found = {name: learn_way(frame[name], name in targets, signs) for name in names}
+        return dataclasses.replace(self, units={name: way for name, way in found.items() if way is not None})
 
     def _read_csv(self, path: Path, key: str, name: str, text: Collection[str]) -> Frame:
         """Columns of plain numbers, and all fields of the others as texts without blanks around them; NaN for gaps."""
@@ -137,7 +152,9 @@ class Reading:
                 columns = number_columns(read_numbers, path, asked, rows)
         if others := [i for i in range(len(names)) if i not in columns]:
             with telling_counts(path, name, encoding, separator):  # with usecols, pandas drops fields that are too many
-                fields = read_texts(usecols=others if columns else None).iloc[1:].reset_index(drop=True)
+                table = read_texts(usecols=others if columns else None).iloc[1:].reset_index(drop=True)
+            fields = dict(table.items())  # a frame of pandas copies its list of columns whenever it gives up one
+            del table
             for i in others:
                 texts = fields.pop(i).str.strip()
                 columns[i] = texts.mask(texts.isin(gaps))

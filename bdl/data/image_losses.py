@@ -9,17 +9,43 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from bdl.disk.manifest import file_digest
+from bdl.display import count_of
 from bdl.errors import BdlWarning
 
+IMAGE_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")  # others, such as EPS, hand the file to other programs
 NOT_READ = (".gif", ".heic", ".heif", ".avif", ".svg", ".jp2", ".tga", ".ico", ".raw", ".psd")
 
 
-def warn_of_other_formats(names: Iterable[str]) -> None:
-    """Warn of files that are images by their names, in formats that are not read."""
-    if left_out := sorted(name for name in names if name.lower().endswith(NOT_READ)):
-        line = f"data.path: {len(left_out):,} images in formats that are not read ({left_out[0]} is the first)"
-        warnings.warn(f"{line} are left out: save them as PNG to have them", BdlWarning, 3)
+def warn_of_other_formats(paths: Iterable[str]) -> None:
+    """Warn of images that are left out: in formats that are not read by their names, or without the name of an image.
+
+    paths: files without a name that is read. The first bytes of each tell whether it is an image all the same.
+    """
+    formats: list[str] = []
+    names: list[str] = []
+    for path in sorted(paths):
+        if path.lower().endswith(NOT_READ):
+            formats.append(path)
+        elif _is_image(path):
+            names.append(path)
+    for left_out, what, remedy in (
+        (formats, "in formats that are not read", "save them as PNG to have them"),
+        (names, "without the name of one", "add .jpg, .png or the like to their names to have them"),
+    ):
+        if left_out:
+            line = f"data.path: {count_of(len(left_out), 'image')} {what}, {left_out[0]} the first: left out"
+            warnings.warn(f"{line}; {remedy}", BdlWarning, 3)
+
+
+def _is_image(path: str) -> bool:
+    try:
+        with Image.open(path, formats=IMAGE_FORMATS):
+            return True
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return False
 
 
 class Losses:
@@ -38,8 +64,11 @@ class Losses:
     def warn(self, total: int) -> None:
         """Warn of all that was counted, in one line."""
         if self._names:
-            each = (f"{len(names):,} have {what} ({names[0]} is the first)" for what, names in self._names.items())
-            warnings.warn(f"data.path: of {total:,} images {'; '.join(each)}", BdlWarning, 3)
+            each = (
+                f"{len(names):,} {'has' if len(names) == 1 else 'have'} {what} ({names[0]} is the first)"
+                for what, names in self._names.items()
+            )
+            warnings.warn(f"data.path: of {count_of(total, 'image')} {'; '.join(each)}", BdlWarning, 3)
 
 
 def warn_of_copies(files: Mapping[str, Sequence[tuple[str, int]]], classes: Sequence[str]) -> None:
@@ -62,10 +91,10 @@ def warn_of_copies(files: Mapping[str, Sequence[tuple[str, int]]], classes: Sequ
     if two:
         first, other = {label: path for _, path, label in reversed(two[0])}, sorted({item[2] for item in two[0]})
         names = " and ".join(f"{first[label]} of {classes[label]}" for label in other[:2])
-        said.append(f"{len(two):,} images are in two classes ({names} are the first)")
+        said.append(f"{count_of(len(two), 'image')} in two classes ({names})")
     if both:
         count = sum(split == "test" for items in both for split, _, _ in items)
-        said.append(f"{count:,} of {len(files['test']):,} test images are training images too, of which scores say "
-                    "nothing about new ones")  # fmt: skip
+        total = count_of(len(files["test"]), "test image")
+        said.append(f"{count:,} of {total} in training too, where scores say nothing about new ones")
     if said:
         warnings.warn(f"data.path: {'; '.join(said)}: remove the copies", BdlWarning, 3)

@@ -5,38 +5,35 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import os
-import warnings
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
-from bdl.advice import override
 from bdl.data.augment import Augment, Normalise
-from bdl.data.image_losses import Losses, warn_of_copies, warn_of_other_formats
+from bdl.data.image_losses import IMAGE_FORMATS, Losses, warn_of_copies
+from bdl.data.image_paths import find_images
 from bdl.data.loader import Batching
-from bdl.data.split import split_by_seed
 from bdl.data.tensors import TensorDataModule
-from bdl.disk.files import is_on_disk
 from bdl.display import count_of
-from bdl.errors import BdlWarning, ConfigError
+from bdl.errors import ConfigError
 
 IMAGES_VERSION = 1
-IMAGE_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")  # others, such as EPS, hand the file to other programs
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 MEASURED = 2048  # training images, evenly spaced, that give mean and std of the pixels
+LONG = 16  # of a longer image the ends are cut off before it is scaled: 1 x 60,000 pixels would become 224 x 13 million
 BYTES = 2**31  # images that take more are read on demand under loader="auto"
 
 
 class ImageFiles:
     """Images in files, read when they are asked for: the part of a tensor (n, 3, size, size) uint8 that loaders use.
 
-    Images are made RGB, scaled to `size` pixels on the shorter side, and cut to the middle square.
+    Images are turned as their EXIF orientation says, made RGB, scaled to `size` pixels on the shorter side, and cut to
+    the middle square.
 
     Raises ConfigError, which names the file, for an image that cannot be read.
     """
@@ -83,7 +80,7 @@ class ImageFolderDataModule(TensorDataModule):
 
     Args:
         path: a folder with `train` and `test` (and `val` if there is one) inside, each with a folder per class; or one
-            with the folders of the classes, which is split by seed.
+            with the folders of the classes, which is split by seed. `Training`, `valid` and the like name splits too.
         size: pixels of the square that every image is scaled and cut to.
         loader: "tensor" keeps all images as bytes on the device; "files" reads them on demand, with workers; "auto"
             keeps them where they take at most 2 GiB.
@@ -161,92 +158,13 @@ class ImageFolderDataModule(TensorDataModule):
         return {**about, "labels": list(self.classes)}
 
 
-def find_images(
-    folder: Path, test_fraction: float, val_fraction: float, split_seed: int, fold: int
-) -> tuple[dict[str, list[tuple[str, int]]], list[str]]:
-    """The (path, class) of the images of each split, and the names of the classes."""
-    marked = (folder / "train").is_dir()
-    found, classes = _images_of(folder / "train" if marked else folder)
-    files = {"train": found}
-    for split in ("test", "val") if marked else ():
-        if (folder / split).is_dir():
-            files[split], other = _images_of(folder / split)
-            if other != classes:
-                different = sorted(set(other) ^ set(classes))
-                raise ConfigError(
-                    f"{folder}: train and {split} have other classes: {different[0]} is in one of them only"
-                )
-    taken = lambda items, rows: [items[i] for i in rows]  # noqa: E731
-    return split_by_seed(files, taken, test_fraction, val_fraction, split_seed, fold), classes
-
-
-def _images_of(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
-    """The (path, class) of the images below a folder, and the names of its folders, which are the classes.
-
-    Hidden files and folders are none of the user's. A link to a folder is followed, once. Raises ConfigError also where
-    two classes hold one folder.
-    """
-    classes = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != ".") if folder.is_dir() else []
-    held: dict[str, str] = {}
-    found = {name: _files_below(folder / name, held) for name in classes}
-    empty = [name for name in classes if not found[name]]
-    if not classes or empty:
-        what = f"{empty[0]} has no image ({', '.join(EXTENSIONS)})" if classes else "it has no folder"
-        raise ConfigError(
-            f"{override('data.path', str(folder))} is no folder of images, with a folder per class: {what}"
-        )
-    if len(classes) < 2:
-        name = override("data.path", str(folder))
-        raise ConfigError(f"{name} has one class only, {classes[0]}: give a folder per class")
-    return [(path, label) for label, name in enumerate(classes) for path in found[name]], classes
-
-
-def _files_below(folder: Path, held: dict[str, str]) -> list[str]:
-    """The image files in a folder and in its folders, in the order of `torchvision.datasets.ImageFolder`.
-
-    held: the class that holds each folder, by its real path, to which this one is added.
-
-    Warns of links that lead nowhere, pipes and the like, which are left out. Raises ConfigError for a folder that
-    cannot be read, and for one of another class, whose images would have two labels.
-    """
-    folders, above = [], {str(parent) for parent in Path(os.path.realpath(folder)).parents}
-    for root, inside, names in os.walk(folder, onerror=_refuse_unread, followlinks=True):
-        place = os.path.realpath(root)
-        if place in above or held.get(place) == folder.name:  # a link that leads back would multiply the images
-            inside.clear()
-            continue
-        if place in held:
-            raise ConfigError(
-                f"data.path: {place} lies in the classes {held[place]} and {folder.name}, in one by a link: remove the "
-                "link"
-            )
-        held[place] = folder.name
-        inside[:] = [name for name in inside if name[0] != "."]
-        folders.append((root, sorted(name for name in names if name[0] != ".")))
-    visible = [os.path.join(root, name) for root, names in sorted(folders) for name in names]
-    warn_of_other_formats(visible)
-    every = [path for path in visible if path.lower().endswith(EXTENSIONS)]
-    files, no_files = ([path for path in every if _ends(path) is kept] for kept in (True, False))
-    if no_files:
-        line = f"{len(no_files)} that are named as images are no files or lead nowhere ({no_files[0]} is the first):"
-        warnings.warn(f"data.path: {line} they are left out", BdlWarning, stacklevel=2)
-    return files
-
-
-def _ends(path: str) -> bool:
-    """Whether this is a file that can be read to its end; links alone lead to files of the kernel."""
-    return is_on_disk(Path(path)) if os.path.islink(path) else os.path.isfile(path)
-
-
-def _refuse_unread(error: OSError) -> None:
-    raise ConfigError(f"{error.filename} cannot be read ({error.strerror}): change its permissions, or remove it")
-
-
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Image.Image]:
     try:
         with Image.open(path, formats=IMAGE_FORMATS) as image:
             yield image
+    except ConfigError:  # a ValueError too
+        raise
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ConfigError(f"{path} is no image that can be read ({error}): replace or remove it") from error
 
@@ -254,7 +172,8 @@ def _opened(path: str) -> Iterator[Image.Image]:
 def _read_image(path: str, size: int) -> Tensor:
     """(3, size, size) uint8."""
     with _opened(path) as image:
-        rgb = _in_bytes(image, path).convert("RGB")
+        rgb = _in_bytes(_upright(image), path).convert("RGB")
+    rgb = _without_ends(rgb)
     scale = size / min(rgb.size)
     width, height = (max(size, round(side * scale)) for side in rgb.size)
     left, top = (width - size) // 2, (height - size) // 2
@@ -262,6 +181,22 @@ def _read_image(path: str, size: int) -> Tensor:
         rgb = rgb.resize((width, height), Image.Resampling.BILINEAR)
     square = rgb.crop((left, top, left + size, top + size))
     return torch.from_numpy(np.array(square, np.uint8)).permute(2, 0, 1).contiguous()
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The image as viewers show it: cameras store pixels as the sensor lies, and an orientation beside them."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except (SyntaxError, ValueError, TypeError, KeyError, struct.error):  # damaged EXIF, beside an image that is whole
+        return image
+
+
+def _without_ends(image: Image.Image) -> Image.Image:
+    """The middle of an image that is far longer than it is wide."""
+    width, height = image.size
+    most = LONG * min(width, height)
+    left, top = max(0, (width - most) // 2), max(0, (height - most) // 2)
+    return image.crop((left, top, min(width, left + most), min(height, top + most))) if left or top else image
 
 
 def _in_bytes(image: Image.Image, path: str) -> Image.Image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ from bdl.data.targets import (
 )
 from bdl.data.tensors import TensorDataModule, count_batch
 from bdl.data.together import Order
+from bdl.data.units import words_of_units
 from bdl.data.values import Frame, Task
 from bdl.display import count_of
 from bdl.errors import ConfigError
@@ -85,6 +87,10 @@ class TableDataModule(TensorDataModule):
         readings = {s: of_run if s == "train" else reading for s in files}  # each file has an encoding of its own
         frames = {s: readings[s].read(p, key, columns.written(split)) for s, (key, p) in files.items()}
         columns.check(frames["train"], split, place)
+        of_run = _with_units(of_run, frames["train"], columns, split)
+        readings = {s: dataclasses.replace(each, units=of_run.units) for s, each in readings.items()}
+        in_units = words_of_units(frames["train"], of_run.units)
+        frames = {s: of_run.with_gaps(frame) for s, frame in frames.items()} if of_run.units else frames
         lags = None
         if columns.lags:
             frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)
@@ -119,7 +125,7 @@ class TableDataModule(TensorDataModule):
         self.has_offset = exposure is not None
         if columns.weight is not None:
             self._weigh(rows, columns.weight, places, **batching)
-        self.overview = self._describe(columns, len(names), reason, few)
+        self.overview = self._describe(columns, len(names), reason, few, in_units)
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             warn_of_repeated(splits, place)
 
@@ -149,10 +155,11 @@ class TableDataModule(TensorDataModule):
         self.splits = {s: (x, with_weights(y, torch.from_numpy(numbers[s]))) for s, (x, y) in self.splits.items()}
         self._use(TensorBatches(*self.splits["train"], self.batch_size, **batching))
 
-    def _describe(self, columns: Columns, read: int, reason: str, few: str | None) -> str:
+    def _describe(self, columns: Columns, read: int, reason: str, few: str | None, in_units: str | None) -> str:
         """What was read, in one line.
 
-        read: columns that may become inputs; reason: why the target has its task; few: see `with_few_inputs`.
+        read: columns that may become inputs; reason: why the target has its task; few: see `with_few_inputs`;
+        in_units: see `words_of_units`.
         """
         target, exposure = self.encoding.target, self.encoding.exposure
         inputs = self.input_shape[0] - self.has_offset
@@ -166,7 +173,7 @@ class TableDataModule(TensorDataModule):
             total = self.splits["train"][1][:, -1].double().sum()
             line = f"{columns.weight} weighs rows: those for training count as {total:,.6g}"
             said.append(f"{line}; in scores each counts once, but for weighted_nll")
-        words = [few, self.held_out, *(part.words for part in number_targets(target))]
+        words = [in_units, few, self.held_out, *(part.words for part in number_targets(target))]
         return "; ".join([*said, *filter(None, words)])
 
     def identity(self) -> dict[str, Any]:
@@ -211,6 +218,13 @@ def _learn(
         lambda: None if columns.exposure is None else ExposureColumn.learn(train[columns.exposure], place),
     ]
     return of_each(lambda ask: ask(), questions, place)
+
+
+def _with_units(reading: Reading, frame: Frame, columns: Columns, split: TableSplit) -> Reading:
+    """The same, with what the table tells of numbers with units among the targets and the inputs."""
+    asked = [] if columns.asked == "classification" else columns.targets
+    numbers = [*asked, *columns.inputs(frame.columns, split)]
+    return reading.with_units(frame, [name for name in numbers if name not in columns.categorical], columns.targets)
 
 
 def _with_lags(

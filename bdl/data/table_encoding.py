@@ -58,10 +58,15 @@ class TableEncoding:
             "columns": self.inputs.to_plain(),
             "target": target_to_plain(self.target),
             "id": list(self.id),
-            "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
+            "reading": self._reading_to_plain(),
             **({} if self.exposure is None else {"exposure": asdict(self.exposure)}),
             **({} if self.lags is None else {"lags": self.lags.to_plain()}),
         }
+
+    def _reading_to_plain(self) -> dict[str, Any]:
+        plain = {**asdict(self.reading), "missing": list(self.reading.missing)}
+        units = {name: list(way) for name, way in plain.pop("units").items()}
+        return {**plain, "units": units} if units else plain  # checksums of other runs stay
 
     @staticmethod
     def from_plain(plain: dict[str, Any]) -> TableEncoding:
@@ -73,7 +78,9 @@ class TableEncoding:
             )
         try:
             inputs, target = InputEncoding.from_plain(plain["columns"]), target_from_plain(plain["target"])
-            reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
+            given = plain["reading"]
+            units = {name: tuple(way) for name, way in given.get("units", {}).items()}
+            reading = Reading(**{**given, "missing": tuple(given["missing"]), "units": units})
             lags = Lags.from_plain(plain["lags"]) if "lags" in plain else None
             exposure = ExposureColumn(**plain["exposure"]) if "exposure" in plain else None
             return TableEncoding(inputs, target, tuple(plain["id"]), reading, lags, exposure)

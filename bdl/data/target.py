@@ -18,7 +18,8 @@ from bdl.data.dates import holds_dates
 from bdl.data.encoding import FAR
 from bdl.data.kinds import finite_numbers, of_each, perhaps_gaps, standardisation, standardised
 from bdl.data.target_law import find_law
-from bdl.data.values import Series, Task, as_numbers, as_texts, holds_truth_values, number_hint
+from bdl.data.units import looks_like_numbers
+from bdl.data.values import Series, Task, as_numbers, as_texts, holds_truth_values, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
 FEW = 20  # different whole numbers that may be classes; digits have 10
@@ -158,9 +159,18 @@ def find_task(values: Series, place: str, missing: Sequence[str] = ("?",)) -> tu
     if holds_dates(values):
         raise ConfigError(f"{name} holds dates or times ({values.iloc[0]}): choose another target")
     if (hint := number_hint(values)) is not None:
-        raise ConfigError(f"{name} holds numbers that are texts: {hint}, or data.task=classification")
+        example = values[is_text(values)].iloc[0]
+        raise ConfigError(f"{name} holds numbers that are texts ('{example}'): {hint}, or data.task=classification")
     different, numbers = values.nunique(), as_numbers(values)
     if isinstance(values.dtype, pd.CategoricalDtype) or holds_truth_values(values) or numbers.notna().mean() < 0.5:
+        if different > FEW and looks_like_numbers(values):
+            texts = values[is_text(values)]
+            some = dict.fromkeys(texts.iloc[[0, len(texts) // 3, -1]])
+            raise ConfigError(
+                f"{name} has {different} different texts such as {' and '.join(map(repr, some))}, which begin as "
+                "numbers do: write one plain number in each field, all in one unit; or data.task=classification takes "
+                "each text as a class"
+            )
         return "classification", f"{different} different {'truth values' if holds_truth_values(values) else 'texts'}"
     numbers = _numbers(values, place, "regression", missing)
     if not (numbers == numbers.round()).all():

@@ -30,6 +30,8 @@ HINTS = {
     r"[+-]?\d{1,3}(['’]\d{3})+([.,]\d+)?": "set data.thousands=apostrophe",
     r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+": "set data.decimal=comma, and data.thousands=point if it has points too",
     r"[+-]?\d*\.\d+": "set data.decimal=point",
+    r"[<>≤≥]\s?\d+([.,]\d+)?": "write limits such as <0.5 as numbers, say half of the limit, or leave them empty",
+    r"\([€$£¥]?\d[\d.,]*\)": "write -5 for (5)",
     r"(?=.*[€$£¥%])[€$£¥%]?\s?[+-]?\d[\d.,]*\s?[€$£¥%]?": "write its numbers without €, $ or %",
 }
 
@@ -55,7 +57,8 @@ def _converted(values: Series, decimal: str, thousands: str | None) -> Series:
     texts = values.where(is_text(values))
     if texts.isna().all():
         return values
-    plain = texts = texts.astype("str").where(texts.notna())  # a column of texts alone has methods for all of them
+    texts = texts.astype("str").where(texts.notna())  # a column of texts alone has methods for all of them
+    plain = texts = texts.str.replace("−", "-", regex=False)  # typographers' minus
     if decimal != "." or thousands:
         whole = rf"(?:\d+|\d{{1,3}}(?:{thousands}\d{{3}})+)" if thousands else r"\d+"
         point = re.escape(decimal)

@@ -173,14 +173,12 @@ class Thermometer:
         if self.potential.takes_rows:
             yield from (self._batch(self.batch) for _ in range(count))
             return
-        parts = (part for batch in self.potential.batches for part in split_batch(batch, self.batch))
+        parts = (  # what is left of a batch is left out
+            part_of(batch, slice(first, first + self.batch))
+            for batch in self.potential.batches
+            for first in range(0, count_items(batch) - self.batch + 1, self.batch)
+        )
         yield from ([part] for part in itertools.islice(parts, count))
-
-
-def split_batch(batch: Any, size: int) -> Iterator[Any]:
-    """A batch in parts of so many items; what is left over is left out."""
-    for first in range(0, count_items(batch) - size + 1, size):
-        yield part_of(batch, slice(first, first + size))
 
 
 def _temperature(record: Record) -> Tensor:

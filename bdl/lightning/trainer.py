@@ -13,6 +13,7 @@ import lightning as L
 import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from bdl.errors import BdlWarning, ConfigError
 
@@ -58,6 +59,8 @@ def fit(trainer: L.Trainer, module: L.LightningModule, data: Any, checkpoint: Pa
     """`trainer.fit`, which unpickles nothing.
 
     A KeyboardInterrupt stays one, and Ctrl-C as it was; Lightning would exit with status 1, and ignore the next one.
+    SIGTERM, where no callback takes it, ends the process with status 143; Lightning's is 0, which schedulers take for
+    success.
     """
     handler = signal.getsignal(signal.SIGINT)
     try:
@@ -66,4 +69,6 @@ def fit(trainer: L.Trainer, module: L.LightningModule, data: Any, checkpoint: Pa
         if isinstance(error.__context__, KeyboardInterrupt):
             signal.signal(signal.SIGINT, handler)
             raise error.__context__ from None
+        if isinstance(error, SIGTERMException) and error.code is None:
+            error.code = 128 + signal.SIGTERM
         raise

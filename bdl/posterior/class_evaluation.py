@@ -84,11 +84,11 @@ class ClassEvaluation(PosteriorEvaluation):
         return {k: min(v, 0.5) for k, v in errors.items()}  # twice the number bounds the error, which is 1 at most
 
     def losses(self) -> Tensor:
-        return self._losses(self.bma)
+        return self.losses_of(self.bma)
 
     def stacked_losses(self) -> Tensor:
         assert (stacked := self.bma_stacked) is not None
-        return self._losses(stacked)
+        return self.losses_of(stacked)
 
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
         classes = self.likelihood.classes if isinstance(self.likelihood, MultiCategoricalNLL) else ()
@@ -172,7 +172,8 @@ class ClassEvaluation(PosteriorEvaluation):
         scores = classification_metrics(prediction, self.labels)
         return scores | ({"perplexity": math.exp(scores["nll"])} if self.tokens else {})
 
-    def _losses(self, probs: Tensor) -> Tensor:
+    def losses_of(self, probs: Tensor) -> Tensor:
+        """(n,) -log p(y|x) by probabilities (n, K), nats."""
         p = probs[torch.arange(len(self.labels)), self.labels].double()
         return -p.clamp_min(SMALLEST).log()
 

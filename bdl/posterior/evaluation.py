@@ -80,7 +80,7 @@ class PosteriorEvaluation(ABC):
         self.curve = Curve(of_numbers=likelihood.outputs == "values")
         self._networks = NetworkRecords(chains)
         self.row_weights: Tensor | None = None  # (n,) of the items; None for 1 each
-        self.stacking: Stacking | None = None  # weights of the chains
+        self.stacking: Stacking | None = None  # weights of the chains in `bma_stacked`, which is None without them
         self._chosen: tuple[Tensor, Tensor] | None = None  # items and columns of `features`, from the first network on
 
     @property
@@ -106,10 +106,6 @@ class PosteriorEvaluation(ABC):
             if bool((count == count[0]).all()):  # a round is complete
                 rounds = int(count[0])
                 self.curve.add(rounds * self.chains, *self._scores_of_sums(rounds))
-
-    def stack(self, stacking: Stacking | None) -> None:
-        """Weigh the chains so in `bma_stacked`, of which there is none otherwise."""
-        self.stacking = stacking
 
     @property
     def log_probs(self) -> np.ndarray:

@@ -163,10 +163,6 @@ def _good(m: Numbers, decisive: Judgement, repeats: Judgement) -> str:
     than = "" if math.isnan(m["test/start/nll"]) else ", no worse than its start"
     better = f"use its predictions: they are better than those of one network ({score}){than}, and than a constant"
     again = "" if repeats.outcome == "trust" else f"; another run would differ: {repeats.words.partition(';')[0]}"
-    return f"{better}{again}. What differs: {_difference(m, decisive)}"
-
-
-def _difference(m: Numbers, decisive: Judgement) -> str:
-    if decisive.outcome != "another temperature" or has_no_temperature(m):
-        return decisive.words
-    return f"the samples have {sampled_temperature(m)} ({decisive.name})"
+    heated = decisive.outcome == "another temperature" and not has_no_temperature(m)
+    differs = f"the samples have {sampled_temperature(m)} ({decisive.name})" if heated else decisive.words
+    return f"{better}{again}. What differs: {differs}"

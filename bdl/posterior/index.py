@@ -52,6 +52,11 @@ class Record:
         return replace(self, **{name: [value[row] for row in rows] for name, value in each.items()})
 
 
+def temperatures_of(records: Iterable[Record]) -> list[float]:
+    """The different temperatures of the chains, sorted."""
+    return sorted({t for r in records for t in (r.temperature if isinstance(r.temperature, list) else [r.temperature])})
+
+
 def sample_files(folder: Path) -> dict[tuple[int, int], Path]:
     """The sample files of a folder by (step, stack), whether a manifest lists them or not."""
     named = ((_SAMPLE.fullmatch(path.name), path) for path in sorted(folder.glob("*.safetensors")))

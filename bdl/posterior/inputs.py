@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Number
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,20 +61,15 @@ class AsTensors:
     def _refuse_unencoded(self) -> None:
         for store in self.stores:
             path = store.run_dir / "preprocessing.json"
-            if path.exists() and _kind_of(path) == "table":
+            try:
+                content = parse_json(read_file(path, SMALL_FILE)) if path.exists() else None
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"{path} is damaged ({error}): restore it") from error
+            if isinstance(content, dict) and content.get("kind") == "table":
                 raise ConfigError(
                     f"the networks of {store.run_dir} take encoded columns, not the table itself: "
                     f'bdl.predict_table("{store.run_dir}", rows) encodes them and predicts'
                 )
-
-
-def _kind_of(path: Path) -> object:
-    """What a run's preprocessing.json is about. Raises ConfigError for a damaged file."""
-    try:
-        content = parse_json(read_file(path, SMALL_FILE))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is damaged ({error}): restore it") from error
-    return content.get("kind") if isinstance(content, dict) else None
 
 
 def floating_dtype(net: nn.Module) -> torch.dtype:

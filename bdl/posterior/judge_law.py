@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 
 from bdl.posterior.judge_rest import is_at_rest, take_longer
 from bdl.posterior.judge_weights import TOLERATED_HEAT
@@ -241,13 +240,9 @@ def _unexplained(m: Numbers, title: str, value: str, words: str) -> Judgement:
     rest = f"{words}, or the chains are not at rest"
     if not is_at_rest(m):
         return Judgement("not at rest", title, value, f"{rest}: {take_longer(m)}")
-    if by_direction(m) and all(j.outcome == "trust" for j in _of_directions(m)):
+    if by_direction(m) and all(j is None or j.outcome == "trust" for j in (_hottest(m), _coldest(m))):
         return Judgement("not at rest", title, value, f"{rest}: every direction that was measured has T")
     return Judgement("another temperature", title, value, rest)
-
-
-def _of_directions(m: Numbers) -> Sequence[Judgement]:
-    return [judgement for judgement in (_hottest(m), _coldest(m)) if judgement]
 
 
 def _against_temperature(m: Numbers, name: str) -> tuple[float, float, str]:

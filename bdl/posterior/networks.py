@@ -15,6 +15,7 @@ from bdl.display import Shown, count_of
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, in_words
 from bdl.posterior.export import recorded
+from bdl.posterior.index import temperatures_of
 from bdl.posterior.inputs import AsTensors, floating_dtype
 from bdl.posterior.outputs import Batches, Data, LabelledOutputs, known_law, likelihood_for
 from bdl.posterior.samples import Key, Sample, Samples
@@ -54,9 +55,9 @@ class StoredNetworks(Shown):
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
         records, target, law = self.records, self.target, self.given_likelihood
-        temperatures = sorted(self._temperatures() if self.kind == "uniform" else {self.target_temperature or 0.0})
+        temperatures = temperatures_of(self.records) if self.kind == "uniform" else [self.target_temperature or 0.0]
         lines = {
-            "runs": ", ".join(str(store.run_dir) for store in self.stores),
+            "runs": ", ".join(str(d) if (d := store.run_dir).exists() else "in memory" for store in self.stores),
             "network": f"{type(self.net).__name__} on {self.device}",
             "likelihood": in_words(target.get("loss") if law is None else law),
             "target": f"exp(-U/T), T = {', '.join(f'{t:g}' for t in temperatures)}, N = {target.get('num_data', 0):,}",
@@ -134,7 +135,7 @@ class StoredNetworks(Shown):
     @property
     def kind(self) -> WeightKind:
         """The weights of predictions for which no others are named: "importance" where they lead to another T."""
-        alike = self.target_temperature is None or {self.target_temperature} == self._temperatures()
+        alike = self.target_temperature is None or [self.target_temperature] == temperatures_of(self.records)
         return "uniform" if alike else "importance"
 
     @property
@@ -197,10 +198,6 @@ class StoredNetworks(Shown):
         if isinstance(data, Batches):
             return data
         return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))
-
-    def _temperatures(self) -> set[float]:
-        """The temperatures at which samples were kept."""
-        return {t for r in self.records for t in np.atleast_1d(r.temperature).tolist()}
 
     def _labelled(self, data: Data) -> LabelledOutputs:
         batches = self.batches(data)

@@ -175,7 +175,7 @@ class Posterior(StoredNetworks, Generic[P]):
         labelled = {name: self._labelled(loader) for name, loader in loaders.items()}
         evaluations = evaluations_of(labelled, self.stored, self.weights("uniform"), importance, progress, parts)
         for evaluation in evaluations.values():
-            evaluation.stack(self.stacking)
+            evaluation.stacking = self.stacking
         return evaluations
 
     def as_module(

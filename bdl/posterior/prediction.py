@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_whole
 from bdl.likelihoods import Likelihood, MultiCategoricalNLL
 from bdl.posterior.class_prediction import ClassColumnsPrediction, LabelPrediction, Prediction
 from bdl.posterior.items import PredictedItems, names_of
@@ -134,6 +134,7 @@ class ValuePrediction(PredictedItems):
 
     def draw(self, n: int, seed: int = 0) -> Tensor:
         """(n, items, k) draws of y. One draw comes from one network, so its items belong together."""
+        check_whole("the number of draws", n)
         return (self.shift + self.scale * self.mixture.draw(n, seed)).to(self.mean.dtype)
 
     def _seen(self, y: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bdl.engine.forward import Forward
 from bdl.engine.functional import named_tensors
 from bdl.errors import BdlWarning, StoreError
+from bdl.posterior.index import temperatures_of
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.weights import Keyed, Weights
 from bdl.torch_private import versions
@@ -264,7 +265,7 @@ def stores_of(run_dirs: str | Path | Sequence[str | Path], skip_bad: bool = Fals
 
 def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
     """Raise StoreError if two runs sampled different laws. It names the first key in which their targets differ."""
-    if difference := first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b))):
+    if difference := first_difference(*(dict(s.target(), temperature=temperatures_of(s.records())) for s in (a, b))):
         key, in_a, in_b = difference
         raise StoreError(
             f"runs of different targets are not merged: {key} is {brief(in_a)} in {a.run_dir}, {brief(in_b)} in "
@@ -291,9 +292,3 @@ def brief(value: Any) -> str:
     """A value of target.json in at most 60 characters, for a message; "absent" for None."""
     text = "absent" if value is None else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _temperatures(store: SampleStore) -> list[float]:
-    """The different temperatures at which a run kept samples, sorted."""
-    temperatures = (r.temperature if isinstance(r.temperature, list) else [r.temperature] for r in store.records())
-    return sorted({t for of_record in temperatures for t in of_record})

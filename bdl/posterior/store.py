@@ -32,6 +32,10 @@ from bdl.posterior.tensors import (
 from bdl.snapshot import Sampled, Snapshot, describe_target
 
 COPIED = ("config.yaml", "preprocessing.json")  # files of a run that commands read
+# The fields of Record where a file has no cycle, no weighting and no known energy
+UNWEIGHTED: dict[str, Any] = dict(
+    cycle=0, zeta=0.0, energy_batch=None, energy_full=None, log_weight=None, psi_frozen=False
+)
 HOT = 1000.0  # T_eff at T = 1, of batch noise: no step size that suits a mean loss comes near it
 
 
@@ -68,12 +72,12 @@ class SampleStore(Shown):
     def write(self, tensors: Mapping[str, Tensor], **fields: Any) -> Record:
         """Write one file of tensors (C, ...) and its lines; returns the line of the index.
 
-        fields: the fields of Record, except file, bytes and sha256.
+        fields: the fields of Record, except file, bytes and sha256; those of UNWEIGHTED are these if left out.
 
         Raises StoreError if the disk is full or not writable. Earlier samples stay valid.
         """
         name, parts = f"{fields['step']:08d}-{fields['stack']}.safetensors", file_parts(tensors)
-        record = Record(**fields, file=name, bytes=sum(map(len, parts)), sha256=digest(*parts))
+        record = Record(**UNWEIGHTED | fields, file=name, bytes=sum(map(len, parts)), sha256=digest(*parts))
         index = self.index(record.stack)
         write_atomically(self.folder / name, *parts, make_folder=not index.manifest.entries())
         index.append(record)
@@ -123,7 +127,7 @@ class SampleStore(Shown):
         self.write_excluded(stack, sampler.excluded())
         which = slice(None) if len(now.rows) == (sampler.chains or 1) else now.rows
         kept = {name: tensor[which] for name, tensor in tensors.items()}  # views: nothing moves while they are written
-        return self.write(kept, energy_batch=None, log_weight=now.log_weight, **now.fields())
+        return self.write(kept, log_weight=now.log_weight, **now.fields())
 
     def write_target(self, target: Mapping[str, Any], stack: int = 0, frozen: FrozenPart | None = None) -> None:
         """Write target.json, see `describe_target`.

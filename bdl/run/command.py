@@ -21,10 +21,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError, did_you_mean
+from bdl.interrupts import interruptible
 from bdl.parts import PLACES, part
 from bdl.run.completion import asks_for_completion, completion_script
 from bdl.run.config import config_folder, register_resolvers
-from bdl.run.console import one_line_errors, silent_pipe
+from bdl.run.console import BEGINS_ANEW, CONTINUES, one_line_errors, silent_pipe
 from bdl.run.help import ABOUT, HELP, example_of, help_of
 from bdl.run.jobs import noted_in_sweep, told_sweep
 from bdl.run.keys import check_keys
@@ -52,7 +53,8 @@ def importing() -> Iterator[None]:
     """Import without garbage collection, which would take a tenth of the time to import torch and find nothing."""
     gc.disable()
     try:
-        yield
+        with interruptible():  # a library that tries an import takes Ctrl-C for a module that is not there
+            yield
     finally:
         gc.freeze()  # later searches and the end of Python leave them out too, and forked processes share their pages
         gc.enable()
@@ -81,7 +83,8 @@ def command(name: str) -> Callable[[], None]:
 
     def carry_out(cfg: DictConfig) -> float | None:
         # Hydra has a line of its own for errors that reach it. An optimising sweep must see them.
-        errors = nullcontext() if is_optimising(HydraConfig.get()) else one_line_errors()
+        kept = CONTINUES if name == "train" else BEGINS_ANEW
+        errors = nullcontext() if is_optimising(HydraConfig.get()) else one_line_errors(kept=kept)
         with errors, noted_in_sweep(HydraConfig.get()), no_empty_folder():
             check_keys(name, cfg, HydraConfig.get(), config_folder())
             if name in OF_FOLDERS and (missing := sorted(OmegaConf.missing_keys(cfg))):
@@ -130,7 +133,7 @@ def _is_folder(word: str) -> bool:
 
 def run_command(name: str) -> None:
     """Run a command with the overrides in sys.argv; an error ends the process with one line and status 1."""
-    with silent_pipe(), one_line_errors():
+    with silent_pipe(), one_line_errors(kept=CONTINUES if name == "train" else BEGINS_ANEW):
         words = sys.argv[1:]
         if {"-h", "--help"} & set(words):
             print(help_of(name, words))

@@ -79,7 +79,8 @@ def wandb_offline() -> bool:
 def config_hash(cfg: DictConfig) -> str:
     """Eight hexadecimal digits of the keys that decide which samples are drawn."""
     settings = run_settings(cfg)
-    settings["data"] = _with_contents(_with_effect("data", settings["data"]))
+    data = _with_effect("data", settings["data"])
+    settings["data"] = data | checksums_of_files(data)  # a table that was moved keeps its run, a changed one does not
     if isinstance(start := settings.get("start"), dict):
         settings["start"] = start | ({"path": _weights(start["path"])} if "path" in start else {})
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
@@ -94,14 +95,6 @@ def run_settings(cfg: DictConfig) -> dict[str, Any]:
     settings["trainer"] = _with_effect("trainer", settings["trainer"])
     settings["trainer"]["precision"] = choose_precision(cfg)
     return settings | {"stacks": count_stacks(cfg)}
-
-
-def _with_contents(data: dict[str, Any]) -> dict[str, Any]:
-    """The settings of the data, with checksums of the files in the place of their paths.
-
-    A table that was moved keeps its run, and one that was changed makes a new run.
-    """
-    return data | checksums_of_files(data)
 
 
 def checksums_of_files(data: Mapping[str, Any]) -> dict[str, str]:

@@ -45,6 +45,11 @@ def one_line(error: BaseException) -> str:
     if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:
         return f"{str(cause.filename)[:60]}... is too long for the name of a file: give a shorter path"
     text = without_advice(joined(without_traceback(str(cause)))) or type(cause).__name__
+    if isinstance(cause, MemoryError) or "can't allocate memory" in text:
+        asked = f" for {int(found[1]) / 2**30:,.1f} GiB at once" if (found := ALLOCATED.search(text)) else ""
+        return (
+            f"there is no memory{asked}: take fewer chains (chains=1), smaller layers or batches, or a larger machine"
+        )
     for plugin, extra in EXTRAS.items():
         if f"Could not find '{plugin}" in text:
             return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
@@ -103,6 +108,11 @@ def no_choice(text: str, words: Sequence[str]) -> str | None:
     return None
 
 
+ALLOCATED = re.compile(r"tried to allocate (\d+) bytes")  # as torch says it of the memory of the CPU
+CONTINUES = "the same command continues from what is saved"
+BEGINS_ANEW = "the same command begins again"
+
+
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(printable(f"bdl: warning: {joined(str(message))}"), file=sys.stderr)
 
@@ -112,8 +122,10 @@ def _print_error(line: str) -> None:
 
 
 @contextmanager
-def one_line_errors(report: Callable[[str], None] = _print_error) -> Iterator[None]:
+def one_line_errors(report: Callable[[str], None] = _print_error, kept: str = CONTINUES) -> Iterator[None]:
     """Report an error in one line and exit with status 1, or 128 + the number of the signal that stopped the run.
+
+    kept: what Ctrl-C leaves behind, where the work itself does not say it.
 
     The environment variable BDL_DEBUG=1 keeps the traceback.
     """
@@ -121,7 +133,7 @@ def one_line_errors(report: Callable[[str], None] = _print_error) -> Iterator[No
     try:
         yield
     except KeyboardInterrupt as error:
-        report(f"interrupted; {error.args[0] if error.args else 'the same command continues from what is saved'}")
+        report(f"interrupted; {error.args[0] if error.args else kept}")
         sys.exit(130)
     except Stopped as stop:
         report(str(stop))

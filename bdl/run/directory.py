@@ -69,11 +69,6 @@ class RunDirectory:
         """
         return found_checkpoint(self.path / "checkpoints" / f"{name}.ckpt", "remove it to start over")
 
-    @property
-    def has_checkpoints(self) -> bool:
-        """Whether an earlier call has left one of any stack."""
-        return any((self.path / "checkpoints").glob("*.ckpt"))
-
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:
         """This process and its children own the folder. Raises StoreError if another process does.

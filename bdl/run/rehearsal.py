@@ -38,7 +38,7 @@ def rehearse(
         store = SampleStore(folder)
         store.write_target(describe_target(sampler, loss_of(module), tensors), now.stack, frozen)
         kept = {name: tensor[rows] for name, tensor in tensors.items()}
-        store.write(kept, energy_batch=None, log_weight=None, **now.fields())
+        store.write(kept, **now.fields())
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the evaluation itself will say it

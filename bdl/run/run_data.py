@@ -55,7 +55,10 @@ class RunData:
     ) -> DataModule:  # fmt: skip
         """The data module of a stack. Each of several ranks of one chain gets its part of every batch."""
         table = self.read(section)
-        data = table.with_batches(**_of_batches(section)) if table is not None else _build(section, warn)
+        if table is not None:
+            data = table.with_batches(**{key: value for key, value in section.node.items() if key in OF_BATCHES})
+        else:
+            data = _build(section, warn)
         if strategy == "ddp" and process.world_size > 1:
             data.shard(process.rank, process.world_size)
         return data
@@ -107,10 +110,6 @@ def _build(section: Section[Any], warn: bool) -> Any:
         if not warn:
             warnings.simplefilter("ignore", BdlWarning)
         return as_data_module(section.build())
-
-
-def _of_batches(section: Section[DataModule]) -> dict[str, Any]:
-    return {key: value for key, value in section.node.items() if key in OF_BATCHES}
 
 
 def _from_file(warns: bool, chosen: Mapping[str, Any], pickled: bytes, path: Path) -> RunData:

@@ -75,6 +75,6 @@ def add_stacked(summary: Summary, stacking: Stacking) -> None:
     """Add to a summary what weights say that were fitted after it."""
     summary.metrics |= stacking.metrics
     for split, evaluation in summary.evaluations.items():
-        evaluation.stack(stacking)
+        evaluation.stacking = stacking
         scores = {f"bma_stacked/{name}": value for name, value in evaluation.scores(evaluation.bma_stacked).items()}
         summary.metrics |= {f"{split}/{k}": value for k, value in (scores | evaluation.against_uniform()).items()}

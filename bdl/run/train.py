@@ -126,7 +126,7 @@ def run(plan: Plan, process: ProcessInfo = SINGLE, data: RunData | None = None) 
     directory = plan.directory()
     independent = process.world_size > 1 and plan.compute.strategy != "ddp"
     store = StepStore(process) if independent else None  # all have read the folder now, so any process may write to it
-    started, resumed = time.perf_counter(), directory.has_checkpoints
+    started, resumed = time.perf_counter(), any((directory.path / "checkpoints").glob("*.ckpt"))
     stacks = plan.numbers(process)
     mine = stacks[process.rank :: process.world_size] if independent else stacks
     first, outcomes = sample_stacks(plan, directory, mine, len(stacks), process, data)

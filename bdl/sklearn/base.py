@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bdl.data.encoding import InputEncoding
 from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
+from bdl.errors import check_choice, check_whole
 from bdl.likelihoods import Likelihood
 from bdl.models.mlp import MLP, hidden_layers
 from bdl.run.threads import on_threads
@@ -91,6 +92,11 @@ class BayesianMLP(BaseEstimator):
 
     def _net(self, outputs: int, rows: int, classes: int = 0) -> nn.Module:
         inputs, hidden = self.n_features_in_, self.hidden_layer_sizes
-        hidden = hidden_layers(rows, inputs, classes) if isinstance(hidden, str) else np.atleast_1d(hidden).tolist()
+        if isinstance(hidden, str):
+            check_choice("hidden_layer_sizes", hidden, ["auto"])
+            hidden = hidden_layers(rows, inputs, classes)
+        hidden = np.atleast_1d(hidden).tolist()
+        for units in hidden:
+            check_whole("units in hidden_layer_sizes", units)
         with torch.random.fork_rng(devices=[]):  # layers draw weights, which the chains' own starts replace
             return MLP([inputs, *map(int, hidden), outputs], self.activation)

@@ -19,15 +19,17 @@ from torch import Tensor, nn
 import bdl
 from bdl.data.loader import TensorBatches, TensorSlices
 from bdl.disk.temporary import own_folder
-from bdl.errors import ConfigError, VerdictWarning
+from bdl.errors import ConfigError, VerdictWarning, check_choice, check_whole
 from bdl.law.measure import measure_law
-from bdl.lightning.trainer import assemble, silence_lightning
+from bdl.lightning.trainer import assemble, fit, silence_lightning
 from bdl.likelihoods import Likelihood, WeightedNLL, with_weights
+from bdl.posterior.report.next_steps import of_an_estimator
 from bdl.posterior.report.numbers import without_scores
 from bdl.posterior.verdict import Verdict, verdict
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.threads import on_threads
 from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.priors.scales import NAMED
 from bdl.tune.find import rows_of_trials
 from bdl.tune.sampler import SAMPLERS, choose_length, choose_sampler
 
@@ -58,20 +60,23 @@ class SamplingPlan:
     verbose: bool
 
     def __post_init__(self) -> None:
-        if self.chains < 1 or self.samples < 1:
-            raise ConfigError(f"chains and samples must be at least 1, got {self.chains} and {self.samples}")
+        for name in ("chains", "samples", "steps"):
+            if name != "steps" or self.steps is not None:
+                check_whole(name, getattr(self, name))
         if self.steps is not None and self.steps * (1 - BURN_IN) < self.samples:
             raise ConfigError(
                 f"steps={self.steps} are too few to keep samples={self.samples} of them after burn-in: set steps to at "
                 f"least {math.ceil(self.samples / (1 - BURN_IN))}, or lower samples"
             )
-        if isinstance(self.sampler, str) and self.sampler not in ("auto", *SAMPLERS):
+        if self.sampler not in ("auto", *SAMPLERS) if isinstance(self.sampler, str) else isinstance(self.sampler, type):
             raise ConfigError(
                 f"sampler must be auto or one of {', '.join(SAMPLERS)}, or dynamics such as bdl.SGHMC(0.05); "
                 f"got {self.sampler!r}"
             )
         if isinstance(self.start, str) and self.start != "adamw":
             raise ConfigError(f"start must be 'adamw', None or a bdl.AdamWStart, got {self.start!r}")
+        if isinstance(self.prior_std, str):
+            check_choice("prior_std", self.prior_std, sorted(NAMED))
         if isinstance(self.prior_std, int | float) and not self.prior_std > 0:
             raise ConfigError(f"prior_std must be > 0, got {self.prior_std}")
         if isinstance(self.temperature, str) and self.temperature != "auto":
@@ -147,10 +152,15 @@ def sample(
         measured = measure_law(kept, sampler, likelihood, TensorSlices(x, targets), plan.steps, size)
         posterior = bdl.Posterior.opened(folder, net.double(), likelihood=law).cache()
         judged = judge(posterior, x, y, monitor, measured)
+    given = {name: value for name in ("lr", "prior_std") if (value := getattr(asked, name)) is not None}
+    steps = of_an_estimator(judged, plan.steps, plan.samples, plan.chains, given)
+    following = [f"next: {words[0].lower()}{words[1:]}: {line}" for words, line in steps]
     if plan.verbose:
-        print(*(f"{question} {answer}" for question, answer in judged.answers), judged.line, sep="\n")
+        use = "next: predictive(X) has means, errors and quantiles; pickle or joblib.dump keeps the fitted estimator"
+        answers = (f"{question} {answer}" for question, answer in judged.answers)
+        print(*answers, judged.line, *following, use, sep="\n")
     elif judged.outcome != "trust":
-        warnings.warn(judged.line, NotConverged, stacklevel=4)  # at the call of `fit`
+        warnings.warn("; ".join([judged.line, *following]), NotConverged, stacklevel=4)  # at the call of `fit`
     return posterior, judged
 
 
@@ -175,7 +185,7 @@ def run(
         accelerator="cpu", devices=1, enable_checkpointing=False, enable_progress_bar=plan.verbose,
     )  # fmt: skip
     module = bdl.BayesianModule(stack, sampler, loss=likelihood)
-    trainer.fit(module, batches_of(x, y, dynamics.batch_of(len(x), settings.get("batch_size")), plan))
+    fit(trainer, module, batches_of(x, y, dynamics.batch_of(len(x), settings.get("batch_size")), plan))
     return monitor, module.sampler
 
 

@@ -38,7 +38,9 @@ CLASSIFIERS: dict[str, Callable[[int], Any]] = {
 REGRESSORS: dict[str, Callable[[int], Any]] = {
     "BayesianMLPRegressor": lambda seed: BayesianMLPRegressor(random_state=seed),
     "MLPRegressor": lambda seed: scaled(
-        target_scaled(MLPRegressor(hidden_layer_sizes=(32, 32), max_iter=1000, random_state=seed))
+        TransformedTargetRegressor(
+            MLPRegressor(hidden_layer_sizes=(32, 32), max_iter=1000, random_state=seed), transformer=StandardScaler()
+        )
     ),
     "HistGradientBoostingRegressor": lambda seed: HistGradientBoostingRegressor(random_state=seed),
     "GaussianProcessRegressor": lambda seed: scaled(
@@ -49,10 +51,6 @@ REGRESSORS: dict[str, Callable[[int], Any]] = {
 
 def scaled(estimator: Any) -> Any:
     return make_pipeline(StandardScaler(), estimator)
-
-
-def target_scaled(estimator: Any) -> Any:
-    return TransformedTargetRegressor(estimator, transformer=StandardScaler())
 
 
 def main(*, seeds: int = 3) -> None:

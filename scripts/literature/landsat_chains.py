@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 import torch
 from torch import Tensor
@@ -86,7 +87,7 @@ def sample(
     stack = bdl.ChainStack(lambda: MLP(SIZES), chains, seed=data.seed, stack=data.stack)
     sampler = _sampler(method, setting, data, stack)
     run = Run({split: Averages(*data.tensors(split), chains) for split in splits})
-    batches, step = _endless(data.train_dataloader()), _stepper(sampler, stack)
+    batches, step = chain.from_iterable(repeat(data.train_dataloader())), _stepper(sampler, stack)
     burn_in, every = round(BURN_IN * steps), round((1 - BURN_IN) * steps / kept)
     for k in context.track(range(steps), method.name):
         lr = sampler.param_groups[0]["lr"] = setting.lr * (1 + DECAY * k / steps) ** -setting.gamma
@@ -118,11 +119,6 @@ def _sampler(method: Method, setting: Setting, data: LandsatDataModule, stack: b
     x, y = data.tensors("train")
     sampler.full_loss = lambda: mean_loss(LOSS, stack.broadcast(x), y.expand(stack.chains, -1), stack.chains)
     return sampler
-
-
-def _endless(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    while True:
-        yield from batches
 
 
 def _stepper(sampler: bdl.Sampler, stack: bdl.ChainStack) -> Callable[[Tensor, Tensor], None]:

@@ -9,6 +9,7 @@ take numbers and lists of numbers. Nothing is evaluated by Python. A file .md ha
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 import statistics
@@ -16,10 +17,12 @@ from collections.abc import Callable
 from operator import add, mul, sub, truediv
 from typing import Any
 
-TOKEN = re.compile(
-    r'\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_]\w*)|"(?P<quoted>[^"]*)"|(?P<sign>[-+*/().\[\]=]))'
-)
-OPERATORS: dict[str, Callable[[float, float], float]] = {"+": add, "-": sub, "*": mul, "/": truediv}
+NAME = r'(?:"([^"]*)"|([A-Za-z_]\w*))'
+CHOICE = rf'\[\s*{NAME}\s*=\s*(?:"([^"]*)"|([\w.]+))\s*\]'
+PATH = re.compile(rf"{CHOICE}|(\.?)\s*{NAME}(?!\w|\s*\()")
+OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv,
+}  # fmt: skip
 
 
 class ClaimError(Exception):
@@ -47,11 +50,40 @@ FUNCTIONS: dict[str, Callable[[list[float]], Any]] = {
 
 def evaluate(expression: str, result: Any) -> Any:
     """The value of an expression in a result, as JSON reads it. Raises ClaimError."""
-    reader = _Reader(expression, result)
-    value = reader.sum()
-    if reader.kind is not None:
-        raise ClaimError(f"`{expression}` has more than one expression")
-    return value
+    try:
+        return value_of(ast.parse(PATH.sub(quoted, expression.strip()), mode="eval").body, result)
+    except SyntaxError as error:
+        raise ClaimError(f"`{expression}` cannot be read: {error.msg}") from error
+
+
+def quoted(match: re.Match[str]) -> str:
+    """A part of a path in Python's words: a name is a string, and what a `.` or `=` chooses is a subscript."""
+    texts = [text for text in match.groups() if text is not None]
+    if match[0].startswith("["):
+        return str(texts)  # the key, and what it has to be
+    return str(texts[1:]) if texts[0] else repr(texts[1])
+
+
+def value_of(node: ast.expr, result: Any) -> Any:
+    """The value of a part of an expression whose paths are `quoted`."""
+    match node:
+        case ast.BinOp(left, op, right) if type(op) in OPERATORS:
+            return apply(OPERATORS[type(op)], value_of(left, result), value_of(right, result))
+        case ast.UnaryOp(ast.USub(), operand):
+            return apply(sub, 0, value_of(operand, result))
+        case ast.Call(ast.Name(name), [argument], []):
+            return call(name, value_of(argument, result))
+        case ast.Constant(str(name)):
+            return descend(result, name)
+        case ast.Constant(int() | float() as number):
+            return float(number)
+        case ast.Subscript(value, ast.Constant(str(name))):
+            return descend(value_of(value, result), name)
+        case ast.Subscript(value, ast.Constant(int(index))):
+            return item(value_of(value, result), index)
+        case ast.Subscript(value, ast.Tuple([ast.Constant(str(key)), ast.Constant(str(wanted))])):
+            return chosen(value_of(value, result), key, wanted)
+    raise ClaimError(f"`{ast.unparse(node)}` cannot be read")
 
 
 def apply(operator: Callable[[float, float], float], left: Any, right: Any) -> Any:
@@ -67,105 +99,25 @@ def apply(operator: Callable[[float, float], float], left: Any, right: Any) -> A
     return operator(left, right)
 
 
-class _Reader:
-    """Reads one expression from left to right, and evaluates it as it goes."""
+def call(name: str, values: Any) -> Any:
+    if name not in FUNCTIONS:
+        raise ClaimError(f"`{name}` is no function; there are {', '.join(FUNCTIONS)}")
+    try:
+        return FUNCTIONS[name](values)
+    except (TypeError, statistics.StatisticsError) as error:
+        raise ClaimError(f"{name}: {error}") from error
 
-    def __init__(self, expression: str, result: Any):
-        self.expression, self.result, self.place = expression.strip(), result, 0
-        self.advance()
 
-    def advance(self) -> None:
-        """Step to the next token: its kind, or None at the end, and its text."""
-        self.kind, self.text = None, ""
-        if self.place < len(self.expression):
-            match = TOKEN.match(self.expression, self.place)
-            if match is None:
-                raise ClaimError(f"`{self.expression}` has a sign that is not known: {self.expression[self.place :]!r}")
-            self.place, self.kind = match.end(), match.lastgroup
-            self.text = match[match.lastgroup or 0]
-
-    def accept(self, sign: str) -> bool:
-        """Step over a sign if it is the next token."""
-        if (self.kind, self.text) != ("sign", sign):
-            return False
-        self.advance()
-        return True
-
-    def expect(self, sign: str) -> None:
-        if not self.accept(sign):
-            raise ClaimError(f"`{self.expression}` lacks {sign!r} before {self.text!r}")
-
-    def take(self) -> str:
-        """The text of the present token."""
-        text = self.text
-        self.advance()
-        return text
-
-    def sum(self) -> Any:
-        value = self.product()
-        while self.kind == "sign" and self.text in "+-":
-            value = apply(OPERATORS[self.take()], value, self.product())
-        return value
-
-    def product(self) -> Any:
-        value = self.factor()
-        while self.kind == "sign" and self.text in "*/":
-            value = apply(OPERATORS[self.take()], value, self.factor())
-        return value
-
-    def factor(self) -> Any:
-        if self.accept("-"):
-            return apply(sub, 0, self.factor())
-        if self.accept("("):
-            value = self.sum()
-            self.expect(")")
-            return value
-        if self.kind == "number":
-            return float(self.take())
-        if self.kind not in ("name", "quoted"):
-            raise ClaimError(f"`{self.expression}` has no value before {self.text!r}")
-        name, bare = self.text, self.kind == "name"
-        self.advance()
-        if bare and self.accept("("):
-            return self.call(name)
-        return self.path(descend(self.result, name))
-
-    def call(self, name: str) -> Any:
-        if name not in FUNCTIONS:
-            raise ClaimError(f"`{name}` is no function; there are {', '.join(FUNCTIONS)}")
-        values = self.sum()
-        self.expect(")")
-        try:
-            return FUNCTIONS[name](values)
-        except (TypeError, statistics.StatisticsError) as error:
-            raise ClaimError(f"`{self.expression}`: {error}") from error
-
-    def path(self, value: Any) -> Any:
-        """What follows the first name of a path."""
-        while True:
-            if self.accept("."):
-                value = descend(value, self.take())
-            elif self.accept("["):
-                value = self.subscript(value)
-                self.expect("]")
-            else:
-                return value
-
-    def subscript(self, value: Any) -> Any:
-        is_index = self.kind == "number"
-        key = self.take()
-        if is_index:
-            return item(value, int(key))
-        self.expect("=")
-        wanted = self.take()
-        entries = value if isinstance(value, list) else [value]  # one item was found before
-        found = [entry for entry in entries if isinstance(entry, dict) and key in entry]
-        if wanted == "max" and found:
-            wanted = f"{max(entry[key] for entry in found):g}"
-        same = [entry for entry in found if text_of(entry[key]) == wanted]
-        if not same:
-            raise ClaimError(f"no item has {key} = {wanted}")
-        return same[0] if len(same) == 1 else same
+def chosen(value: Any, key: str, wanted: str) -> Any:
+    """The item whose field is as wanted, or those items."""
+    entries = value if isinstance(value, list) else [value]  # one item was found before
+    found = [entry for entry in entries if isinstance(entry, dict) and key in entry]
+    if wanted == "max" and found:
+        wanted = f"{max(entry[key] for entry in found):g}"
+    same = [entry for entry in found if text_of(entry[key]) == wanted]
+    if not same:
+        raise ClaimError(f"no item has {key} = {wanted}")
+    return same[0] if len(same) == 1 else same
 
 
 def text_of(value: Any) -> str:

@@ -30,10 +30,7 @@ def written(folder, net: nn.Module, iterates: list[dict[str, torch.Tensor]]) -> 
     store.write_target({"num_data": toys.N, "loss": {"type": "bdl.CategoricalNLL"}, "prior": None})
     for step, tensors in enumerate(iterates, 1):
         chains = len(next(iter(tensors.values())))
-        store.write(
-            tensors, step=step, stack=0, chains=list(range(chains)), cycle=0, lr=0.1, temperature=0.0, zeta=0.0,
-            energy_batch=None, energy_full=None, log_weight=None, psi_frozen=False,
-        )  # fmt: skip
+        store.write(tensors, step=step, stack=0, chains=list(range(chains)), lr=0.1, temperature=0.0)
     return bdl.Posterior.load(folder, net)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import benchmarks
 import experiments
 import pytest
+from running import done
 from tools.command import Said, UsageError, run
 
 NAMES = [(entry, module.name) for entry, room in (("bench", benchmarks), ("experiment", experiments))
@@ -51,8 +52,7 @@ def test_a_wrong_line_ends_with_status_2(words, message, capsys):
 
 @pytest.mark.parametrize("entry, name", NAMES)
 def test_every_script_of_a_room_tells_its_command_line(entry, name, script):
-    status, out, _ = script(entry, name, "--help")
-    assert status == 0 and f"usage: {entry}.py {name}" in out
+    assert f"usage: {entry}.py {name}" in done(script(entry, name, "--help"))
 
 
 def test_an_unknown_experiment_is_refused_with_the_names_there_are(script):

@@ -45,10 +45,20 @@ def copies(folder):
         (folder / "a" / f"copy{k}.png").write_bytes((folder / "a" / "2.png").read_bytes())
 
 
+def other_name(folder):
+    (folder / "a" / "0.png").rename(folder / "a" / "0.jfif")
+    (folder / "a" / "notes.txt").write_text("no image")
+
+
+def beside(folder):
+    picture(0).save(folder / "stray.png")
+
+
 FAULTS = {
-    gif: "1 images in formats that are not read", alpha: "1 have transparency, which is dropped",
-    frames: "1 have several frames, of which the first is read", two_classes: "1 images are in two classes",
-    copies: "test images are training images too",
+    gif: "1 image in formats that are not read", alpha: "1 has transparency, which is dropped",
+    frames: "1 has several frames, of which the first is read", two_classes: "1 image in two classes",
+    copies: "test images in training too",
+    other_name: "1 image without the name of one", beside: "1 image beside the folders of the classes",
 }  # fmt: skip
 
 

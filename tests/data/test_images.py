@@ -1,4 +1,4 @@
-"""Folders of images: the same batches from memory and from files, splits, and images that cannot be read."""
+"""Tests of `bdl.data.images` and `.image_paths`: the same batches from memory and from files, splits, bad images."""
 
 from __future__ import annotations
 
@@ -80,6 +80,79 @@ def test_folders_may_name_the_splits(tmp_path):
     assert [len(data.tensors(split)[1]) for split in ("train", "val", "test")] == [10, 4, 6]
 
 
+@pytest.mark.parametrize("names", [("Train", "Test", "Val"), ("training", "testing", "valid")])
+def test_splits_have_the_names_that_people_give_them(tmp_path, names):
+    """Else the folders Train and Test would be two classes."""
+    for split, count in zip(names, (5, 3, 2), strict=True):
+        draw(tmp_path / split, count, seed=count)
+    data = module(tmp_path)
+    assert data.labels == ("cat", "dog")
+    assert [len(data.tensors(split)[1]) for split in ("train", "val", "test")] == [10, 4, 6]
+
+
+def test_a_class_may_be_named_train(tmp_path):
+    assert module(draw(tmp_path, 5, classes=("bus", "train"))).labels == ("bus", "train")
+
+
+@pytest.mark.parametrize("classes, words", {
+    ("Train/cat", "Train/dog", "training/cat"): "has Train and training, which are the same split",
+    ("Test", "Train"): "and no train with a folder per class",
+    ("test/cat", "test/dog"): "has test, and no train with a folder per class",
+}.items(), ids=["twice", "no classes", "no train"])  # fmt: skip
+def test_splits_that_are_none_are_refused(tmp_path, classes, words):
+    with pytest.raises(ConfigError, match=words):
+        module(draw(tmp_path, 2, classes=classes))
+
+
+def test_a_folder_beside_the_splits_is_told(tmp_path):
+    draw(tmp_path, 3, classes=("train/cat", "train/dog", "new/cat"))
+    with pytest.warns(BdlWarning, match="1 folder beside train .*new is the first.: left out"):
+        module(tmp_path)
+
+
+def test_a_path_that_is_not_there_is_no_empty_folder(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere is no folder that is there"):
+        module(tmp_path / "nowhere")
+
+
+def test_a_class_without_training_images_is_told(tmp_path):
+    draw(tmp_path, 1)
+    with pytest.warns(BdlWarning, match="no training image of (cat|dog): add images, or take another data.split_seed"):
+        module(tmp_path, batch_size=None)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_images_stand_upright_as_viewers_show_them(tmp_path, damaged):
+    """Cameras write the pixels as the sensor lies, and the orientation as EXIF."""
+    draw(tmp_path, 3)
+    pixels = np.zeros((SIZE, SIZE, 3), np.uint8)
+    pixels[: SIZE // 2] = 200  # the upper half is bright
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise: the bright half is the right one
+    block = exif.tobytes()[:-6] if damaged else exif.tobytes()
+    Image.fromarray(pixels).save(tmp_path / "cat" / "turned.png", exif=block)
+    data = module(tmp_path, batch_size=None)
+    every = [x for split in ("train", "test") for x in data.tensors(split)[0]]
+    expected = torch.from_numpy(pixels if damaged else np.rot90(pixels, -1).copy()).permute(2, 0, 1)
+    assert sum(torch.equal(x, expected) for x in every) == 1
+
+
+@pytest.mark.parametrize("side", [1, 60_000])
+def test_a_very_long_image_is_cut_before_it_is_scaled(tmp_path, monkeypatch, side):
+    """One pixel by 60,000, scaled to a width of 224, would take 9 GB."""
+    draw(tmp_path, 3)
+    pixels = np.zeros((side, 60_001 - side), np.uint8)
+    pixels.reshape(-1)[29_000:31_000] = 255
+    Image.fromarray(pixels).save(tmp_path / "cat" / "line.png")
+    sizes, resize = [], Image.Image.resize
+    monkeypatch.setattr(
+        Image.Image, "resize", lambda self, size, *rest: sizes.append(size) or resize(self, size, *rest)
+    )
+    data = module(tmp_path, size=64, batch_size=None)
+    assert max(max(size) for size in sizes) <= 16 * 64
+    assert any(bool((x == 255).all()) for split in ("train", "test") for x in data.tensors(split)[0])
+
+
 def test_data_are_named_by_their_training_files(folder, tmp_path):
     other = draw(tmp_path, 10, seed=5)
     assert module(folder).identity() == module(folder, seed=3, loader="files").identity()
@@ -126,7 +199,9 @@ def test_a_bad_folder_is_refused(tmp_path, name):
 def test_other_classes_in_another_split_are_refused(tmp_path):
     draw(tmp_path / "train", 2)
     draw(tmp_path / "test", 2, classes=("cat", "dog", "eel"))
-    with pytest.raises(ConfigError, match="train and test have other classes: eel is in one of them only"):
+    with pytest.raises(
+        ConfigError, match="the class eel is in test and not in train: add the folder .*train/eel with images"
+    ):
         module(tmp_path)
 
 
@@ -140,7 +215,7 @@ def test_16_bits_are_scaled_and_32_bits_are_refused(tmp_path):
     every = [x for split in ("train", "test") for x in data.tensors(split)[0]]
     assert sum(bool((x == 77).all()) for x in every) == 2
     Image.fromarray(np.full((SIZE, SIZE), np.nan, np.float32)).save(tmp_path / "cat" / "nan.tif")
-    with pytest.raises(ConfigError, match="nan.tif has pixels of 32 bits, whose range is not known"):
+    with pytest.raises(ConfigError, match="^[^ ]*nan.tif has pixels of 32 bits, whose range is not known"):
         module(tmp_path)
 
 

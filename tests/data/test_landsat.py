@@ -63,19 +63,3 @@ def test_folds_hold_out_every_row_once():
     assert torch.equal(labels.bincount(), load_landsat()["y_train"].bincount())
     assert len({tuple(fold.tensors("val")[1].tolist()) for fold in folds}) == 4
     assert [fold.num_data + len(fold.tensors("val")[1]) for fold in folds] == [4435] * 4
-
-
-def test_split_seed_alone_chooses_the_rows():
-    def val(**arguments) -> torch.Tensor:
-        return LandsatDataModule(val_fraction=0.1, **arguments).tensors("val")[0]
-
-    assert torch.equal(val(), val(seed=5, stack=3, batch_size=7, chains=2))
-    assert not torch.equal(val(), val(split_seed=1))
-
-
-def test_loaders_give_batches_per_chain_or_one_for_all():
-    x, y = next(iter(LandsatDataModule(batch_size=7, chains=3).train_dataloader()))
-    assert x.shape == (3, 7, 36) and y.shape == (3, 7)
-    x, y = next(iter(LandsatDataModule(batch_size=7).train_dataloader()))
-    assert x.shape == (7, 36) and y.shape == (7,)
-    assert LandsatDataModule().val_dataloader() == []

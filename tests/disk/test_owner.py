@@ -108,7 +108,6 @@ def test_another_users_process_is_alive(lock, monkeypatch):
     owner = write(lock, pid=1, started="not to be read")
     monkeypatch.setattr(os, "kill", forbidden)
     monkeypatch.setattr("bdl.disk.owner.start_of", lambda _: None)
-    monkeypatch.setattr("bdl.disk.owner.start_of", lambda _: None)
     assert not owner.is_dead()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import toys
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 import bdl
@@ -27,13 +26,6 @@ class Sometimes(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
         return h if float(x[0, 0]) < 0 else self.second(h)
-
-
-class EveryBatch(Callback):
-    """A callback of somebody else: it must see every batch."""
-
-    def on_train_batch_end(self, *_):
-        pass
 
 
 def test_every_form_writes_the_same_gradients():
@@ -135,7 +127,7 @@ def test_autograd_names_the_parameters_without_a_gradient(first):
 @pytest.mark.filterwarnings("ignore:.*have no gradient at step")
 def test_parameters_that_rest_in_some_steps_do_so_inside_a_block(tmp_path):
     ends = []
-    for callbacks in ([], [EveryBatch()]):
+    for callbacks in ([], [toys.EveryBatch()]):
         module = toys.module(Sometimes(), chains=None, dynamics=bdl.SGHMC(0.5))
         torch.manual_seed(0)
         for layer in (module.net.first, module.net.second, module.net.third):

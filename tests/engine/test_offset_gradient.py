@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from closures import closure_of
 from torch import nn
 
 import bdl
@@ -53,13 +54,7 @@ def test_posterior_of_a_rate_has_the_moments_of_a_grid():
     sampler = bdl.Sampler(
         stack.parameters(), bdl.HMC(5), num_data=4, lr=0.02, chains=chains, prior=bdl.Gaussian(1.0), seed=1
     )
-
-    def closure() -> torch.Tensor:
-        sampler.zero_grad()
-        losses = gradient.losses(x, y)
-        losses.sum().backward()
-        return losses
-
+    closure = closure_of(sampler, lambda: gradient.losses(x, y))
     draws = []
     for step in range(120):
         sampler.step(closure)

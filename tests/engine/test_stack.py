@@ -94,13 +94,6 @@ def test_tied_weights_stay_tied_and_count_once():
     assert len(list(stack.parameters())) == 3
 
 
-@pytest.mark.parametrize("method", ["auto", "vmap", "loop"])
-def test_items_may_have_more_axes(method):
-    x = features(C, B, 7)
-    stack, out, _ = outputs_and_gradients(MLP((6, 5, 2)), x, method)
-    torch.testing.assert_close(out[1], alone(stack, MLP((6, 5, 2)).double(), 1)(x[1]))
-
-
 @pytest.mark.parametrize("norm", ["batch", "filter_response"])
 def test_vmap_and_loop_agree_on_a_resnet(norm):
     vmap, loop = (outputs_and_gradients(ResNet(8, norm=norm), images(C, 2), m) for m in ("vmap", "loop"))
@@ -119,14 +112,6 @@ def test_vmap_runs_images_in_channels_last_on_a_gpu(chains, shared):
         stack = bdl.ChainStack(lambda: ResNet(8), chains, method="vmap", shared=shared)
         x = torch.randn(B if shared else chains * B, 3, 32, 32).contiguous(memory_format=torch.channels_last)
         assert stack(x if shared else x.unflatten(0, (chains, B))).shape == (chains, B, 10)
-
-
-def test_a_convolutional_net_is_run_without_bmm():
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 30 * 30, 2)).double()
-
-    stack, out, _ = outputs_and_gradients(build(), images(C, 2), "auto")
-    torch.testing.assert_close(out[2], alone(stack, build(), 2)(images(C, 2)[2]))
 
 
 # ---- buffers, dropout ------------------------------------------------------------------------------------------------

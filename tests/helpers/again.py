@@ -17,7 +17,7 @@ from torch import nn
 from toys import MLP
 
 import bdl
-from bdl.data import TensorSlices, WorkerBatches
+from bdl.data import TensorSlices
 from bdl.schedules import Cycle, CyclicalCosine, EveryStep, PerCycle, WhileSampling
 
 WHOLE = 30  # steps of an uninterrupted run; an epoch has 4 steps, and every third state is kept
@@ -46,7 +46,6 @@ class Kind:
     sampler: dict[str, Any] = field(default_factory=dict)
     collect: dict[str, Any] = field(default_factory=dict)
     batch: int = toys.BATCH
-    workers: int | None = None
 
 
 KINDS = {
@@ -61,23 +60,10 @@ KINDS = {
     "refresh": Kind(normed=True, collect={"batchnorm": "refresh"}),
 }  # fmt: skip
 SAMPLERS = {
-    "baoab": Kind(sampler={"dynamics": bdl.BAOAB(0.5)}),
-    "thermostat": Kind(sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
     "isokinetic": Kind(sampler={"dynamics": bdl.SMILE(adapt_steps=6), "lr": 0.01}, keep=EveryStep(6, 3)),
-    "controlled": Kind(sampler={"dynamics": bdl.CCHMC(0.5, rank=3, adapt_steps=6)}, keep=EveryStep(6, 3)),
-    "corrected": Kind(sampler={"dynamics": bdl.SGHMC(0.5, grad_var="estimated")}),
-    "preconditioned": Kind(sampler={"dynamics": bdl.PSGLD(a=0.9, adapt_steps=6), "lr": 0.01}, keep=EveryStep(6, 3)),
-    "fisher": Kind(sampler={"dynamics": bdl.SGRLD(adapt_steps=6)}, keep=EveryStep(6, 3)),
-    "scoring": Kind(sampler={"dynamics": bdl.SGFS()}),
-    "scoring, full": Kind(sampler={"dynamics": bdl.SGFS("full")}),
-    "variational": Kind(sampler={"dynamics": bdl.MeanField(), "lr": 0.01}),
     "exchange": Kind(sampler={"exchange": bdl.Exchange((1.0, 1.5), every=3)}),
-    "metropolis": Kind(sampler={"dynamics": bdl.Metropolis(adapt_steps=6)}, keep=EveryStep(6, 3), batch=toys.N),
-    "mala": Kind(sampler={"dynamics": bdl.MALA(adapt_steps=6)}, keep=EveryStep(6, 3), batch=toys.N),
     "hmc": Kind(sampler={"dynamics": bdl.HMC(3, adapt_steps=6)}, keep=EveryStep(6, 3), batch=toys.N),
 }
-
-LOADERS = {"workers": Kind(normed=True, collect={"batchnorm": "refresh"}, workers=1)}
 
 
 @dataclass
@@ -88,7 +74,7 @@ class Run:
     folder: Path
 
     def go(self, steps: int, checkpoint: Path | None = None) -> None:
-        kind = {**KINDS, **SAMPLERS, **LOADERS}[self.name]
+        kind = (KINDS | SAMPLERS)[self.name]
         module = toys.module(normed() if kind.normed else MLP((3, 5, 3), dropout=kind.dropout), **kind.sampler)
         if kind.scheduler:
             module.__class__ = Scheduled
@@ -101,9 +87,7 @@ class Run:
             7 if checkpoint is None else 8
         )  # dropout reads this stream; a resumed run must not depend on it
         self.trainer = toys.trainer(self.folder, steps, [*callbacks, self.save])
-        batches = toys.batches(batch=kind.batch)
-        loader = batches if kind.workers is None else WorkerBatches(batches, kind.workers)
-        self.trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=True)
+        self.trainer.fit(module, toys.batches(batch=kind.batch), ckpt_path=checkpoint, weights_only=True)
         self.sampler = module.sampler
 
     @property

@@ -9,7 +9,9 @@ import toys
 from torch.func import functional_call
 
 import bdl
-from bdl.posterior.store import SampleStore
+from bdl.posterior.mixture import PredictiveMixture
+from bdl.posterior.store import Record, SampleStore
+from bdl.posterior.stored_outputs import StoredOutputs
 from bdl.schedules import Constant
 
 X, Y = toys.tensors(seed=2)
@@ -28,6 +30,34 @@ def of_file(tensors, net) -> torch.Tensor:
     chains = len(next(iter(tensors.values())))
     each = [functional_call(net.eval(), {k: v[c] for k, v in tensors.items()}, (X,)) for c in range(chains)]
     return torch.stack(each).softmax(-1).detach()
+
+
+def mixture_of(outputs: torch.Tensor, likelihood: bdl.Likelihood, weights=None) -> PredictiveMixture:
+    """Of networks with these outputs (S, n, K), and weights (S,), which are equal where none are given."""
+    stored = StoredOutputs()
+    stored.add(outputs)
+    return PredictiveMixture(stored, likelihood, torch.ones(len(outputs)) if weights is None else weights)
+
+
+def record(step: int, log_weight: list[float], zeta: float = 2.0, **energies: list[float]) -> Record:
+    """A kept step of chains with these log weights, under a psi that has settled."""
+    energy = {"energy_batch": None, "energy_full": None} | energies
+    chains = list(range(len(log_weight)))
+    return Record(
+        step,
+        0,
+        chains,
+        0,
+        0.1,
+        1.0,
+        zeta,
+        **energy,
+        log_weight=log_weight,
+        psi_frozen=True,
+        file="",
+        bytes=0,
+        sha256="",
+    )
 
 
 def settled(**arguments) -> bdl.AdaptiveWeight:

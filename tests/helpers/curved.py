@@ -51,10 +51,6 @@ class Banana(Target):
         x[:, 1] -= self.bend * (x[:, 0].square() - self.scale**2)
         return x
 
-    def log_prob(self, x: Tensor, temperature: float = 1.0) -> Tensor:
-        log_z = 0.5 * self.dim * math.log(2 * math.pi * temperature) + math.log(self.scale)
-        return -self.energy(x) / temperature - log_z
-
 
 @dataclass(frozen=True)
 class Funnel(Target):
@@ -76,9 +72,6 @@ class Funnel(Target):
         constant = math.log(self.scale) + 0.5 * self.dim * math.log(2 * math.pi)
         energy = 0.5 * v.square() / self.scale**2 + half + 0.5 * n * v + constant
         return energy, torch.cat([(v / self.scale**2 - half + 0.5 * n).unsqueeze(-1), scaled], -1)
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        return -self.energy(x)
 
     def mean(self) -> Tensor:
         return torch.zeros(self.dim, dtype=torch.float64)
@@ -129,6 +122,3 @@ class DoubleWell(Target):
 
     def sample(self, n: int, generator: torch.Generator | None = None, temperature: float = 1.0) -> Tensor:
         return self.quadrature(temperature).sample(n, generator)
-
-    def log_prob(self, x: Tensor, temperature: float = 1.0) -> Tensor:
-        return -self.energy(x) / temperature - self.quadrature(temperature).log_z

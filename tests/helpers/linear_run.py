@@ -39,8 +39,7 @@ def store(folder, t: float = 1.0, chains: int = 150, files: int = 30, temperatur
     kept.write_target({"num_data": N})
     for step in range(files):
         kept.write(
-            {"weight": theta[step].unsqueeze(1)}, step=step, stack=0, chains=list(range(chains)), cycle=0, lr=0.1,
-            temperature=t if temperature is None else temperature(step), zeta=0.0, energy_batch=None,
-            energy_full=None, log_weight=None, psi_frozen=False,
+            {"weight": theta[step].unsqueeze(1)}, step=step, stack=0, chains=list(range(chains)), lr=0.1,
+            temperature=t if temperature is None else temperature(step),
         )  # fmt: skip
     return bdl.Posterior.opened(folder, nn.Linear(D, 1, bias=False).double(), likelihood=LAW).cache()

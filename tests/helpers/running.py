@@ -73,6 +73,13 @@ def refusal(result: tuple[int, str, list[str]]) -> str:
     return err[0]
 
 
+def done(result: tuple[int, str, list[str]]) -> str:
+    """What a command that ended well has printed."""
+    status, out, err = result
+    assert status == 0, err
+    return out
+
+
 def start(*overrides: str) -> Forked:
     """Start scripts/train.py in a process of its own."""
     return Forked([str(SCRIPTS / "train.py"), *overrides], ROOT)

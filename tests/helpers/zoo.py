@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from curved import Banana, DoubleWell, Funnel
-from known_noise import KnownNoiseRegression
 from literature.targets import (
     FUNCTIONS,
     Ackley,
@@ -38,7 +37,6 @@ EXACT: dict[str, Any] = {  # targets with exact draws
     "double well": DoubleWell(2.0, 0.3),
     "linear": LinearRegression(*LINE, prior_mean=0.5, shape=2.0),
     "linear, correlated prior": LinearRegression(*LINE, [1.0, -1.0], [[0.02, 0.01], [0.01, 0.03]], 2.0, 3.0),
-    "known noise": KnownNoiseRegression(*LINE, noise=0.7, prior_mean=[1.0, -1.0], prior_covariance=0.05),
 }
 ALL: dict[str, Any] = EXACT | {
     "rugged": RuggedSurface(),
@@ -51,7 +49,7 @@ ALL: dict[str, Any] = EXACT | {
     **{f"{name}, as published": benchmark(name, as_published=True) for name in DEVIANT},
 }
 DATA = {name: target for name, target in ALL.items() if hasattr(target, "num_data")}
-WARM = ("gaussian", "banana", "double well", "linear", "linear, correlated prior", "known noise")
+WARM = ("gaussian", "banana", "double well", "linear", "linear, correlated prior")
 
 
 def stream(seed: int = 0) -> torch.Generator:

@@ -90,18 +90,24 @@ def test_a_loader_of_one_batch_tells_the_noisiest_directions(tmp_path):
     loader = DataLoader(TensorDataset(x, y), batch_size=N)
     report = bdl.Report({"test": [(x, y)], "train": loader})
     bdl.sample(
-        nn.Linear(D, 1), bdl.GaussianNLL(std=1.0), loader, tmp_path / "run", steps=2000, lr=0.02, chains=4,
+        nn.Linear(D, 1), bdl.GaussianNLL(std=1.0), loader, tmp_path / "run", steps=1000, lr=0.02, chains=4,
         start="fresh", dynamics=bdl.BAOAB(friction=0.1), callbacks=[report],
     )  # fmt: skip
     assert "temperature/direction/noise_1" in report.metrics
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kept")
+    metrics_of(folder, bdl.BAOAB(friction=0.1), lr=0.02, batch_size=N, steps=400)
+    return folder
+
+
 @pytest.mark.parametrize(("work", "whole"), [(3000 * N, True), (150 * N, False)])
-def test_a_state_takes_no_more_gradients_than_its_budget_says(tmp_path, monkeypatch, work, whole):
+def test_a_state_takes_no_more_gradients_than_its_budget_says(kept, monkeypatch, work, whole):
     """Five over all rows. Where these are too dear, five over a part of the rows and one over a second part."""
-    metrics_of(tmp_path, bdl.BAOAB(friction=0.1), lr=0.02, batch_size=N, steps=400)
     net = nn.Linear(D, 1, bias=False)
-    posterior = bdl.Posterior.load(tmp_path, net, likelihood=bdl.GaussianNLL(std=1.0))
+    posterior = bdl.Posterior.load(kept, net, likelihood=bdl.GaussianNLL(std=1.0))
     prior = bdl.Gaussian(1.0).bind([(1, D)], torch.zeros(8, D))
     potential = ExactPotential(net, 8, bdl.GaussianNLL(std=1.0), prior, TensorSlices(*linear_problem()), N)
     thermometer = Thermometer(posterior, potential, posterior.records, work, N, torch.Generator().manual_seed(0))
@@ -125,6 +131,6 @@ def test_the_report_of_an_ended_run_is_written_again_to_the_byte(tmp_path):
     """No step is left to make, so that nothing but the end of `fit` tells the sampler of its batches."""
     pages = []
     for _ in range(2):
-        metrics_of(tmp_path / "run", bdl.BAOAB(friction=0.1), lr=0.02, batch_size=N, steps=1000)
+        metrics_of(tmp_path / "run", bdl.BAOAB(friction=0.1), lr=0.02, batch_size=N, steps=400)
         pages.append((tmp_path / "run" / "report.html").read_bytes())
     assert pages[0] == pages[1]

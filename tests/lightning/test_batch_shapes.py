@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toys
+from closures import closure_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -137,13 +138,7 @@ def test_a_loop_of_ones_own_keeps_samples(tmp_path):
     sampler = bdl.Sampler(net.named_parameters(), bdl.SGHMC(0.5), num_data=toys.N, lr=0.1)
     sampler.full_loss = lambda: F.cross_entropy(net(x), y)
     store, states = bdl.SampleStore(tmp_path), []
-
-    def closure():
-        sampler.zero_grad()
-        loss = F.cross_entropy(net(x), y)
-        loss.backward()
-        return loss
-
+    closure = closure_of(sampler, lambda: F.cross_entropy(net(x), y))
     for step in range(1, 6):
         sampler.step(closure)
         if step in (3, 5):

@@ -5,7 +5,6 @@ BayesianModule, and any other LightningModule that returns a Sampler.
 
 from __future__ import annotations
 
-import functools
 import warnings
 
 import lightning as L
@@ -21,7 +20,6 @@ from toys import BATCH, K, N
 import bdl
 from bdl.data import WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
-from bdl.lightning.host import find_sampler
 from bdl.lightning.refuse import check_trainer
 from bdl.models import MLP
 
@@ -72,12 +70,6 @@ def test_a_net_or_a_stack_is_sampled(tmp_path, chains):
     assert all((p != b).any() for p, b in zip(module.net.parameters(), before, strict=True))
     assert module.sampler.energy.shape == (() if chains is None else (chains,))
     assert module(toys.tensors()[0]).shape == ((N, K) if chains is None else (chains, N, K))
-
-
-def test_chains_may_share_their_batches(tmp_path):
-    module = toys.module(bdl.ChainStack(MLP((3, 5, 3)), 2, shared=True))
-    toys.trainer(tmp_path, 5).fit(module, dataloader(shuffle=True))
-    assert module.sampler.energy.shape == (2,)
 
 
 @pytest.mark.parametrize("chains", [None, 2])
@@ -166,18 +158,6 @@ def test_a_likelihood_gives_no_warning(tmp_path, loss):
     assert "loss:" not in module.sampler.explain()
 
 
-def test_likelihoods_are_those_of_torch_distributions():
-    outputs, y = torch.randn(2, 5, 6), torch.randn(2, 5, 3)
-    mean, log_var = outputs[..., :3], outputs[..., 3:]
-    normal = torch.distributions.Normal
-    torch.testing.assert_close(bdl.GaussianNLL(0.3)(mean, y), -normal(mean, 0.3).log_prob(y).sum(-1))
-    expected = -normal(mean, (log_var / 2).exp()).log_prob(y).sum(-1)
-    torch.testing.assert_close(bdl.HeteroscedasticNLL()(outputs, y), expected)
-    labels = torch.randint(6, (2, 5))
-    expected = -torch.distributions.Categorical(logits=outputs).log_prob(labels)
-    torch.testing.assert_close(bdl.CategoricalNLL()(outputs, labels), expected)
-
-
 # ---- Trainer settings that are refused -------------------------------------------------------------------------------
 
 
@@ -227,16 +207,12 @@ class Seen(L.Callback):
 
 
 def test_bf16_is_refused_on_a_gpu_without_it(tmp_path, monkeypatch):
-    trainer = toys.trainer(tmp_path, 2, precision="bf16-mixed")
+    module, trainer = toys.module(), toys.trainer(tmp_path, 2, precision="bf16-mixed")
     monkeypatch.setattr(type(trainer.strategy), "root_device", torch.device("cuda:0"))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Old GPU")
     with pytest.raises(ConfigError, match="Old GPU has no bfloat16: set trainer.precision=32-true"):
-        check_trainer(trainer, find_sampler_of(toys.module()))
-
-
-def find_sampler_of(module: bdl.BayesianModule) -> bdl.Sampler:
-    return module.build_sampler(module.net.named_parameters(), chains=module.chains)
+        check_trainer(trainer, module.build_sampler(module.net.named_parameters(), chains=module.chains))
 
 
 def test_accumulation_counts_sampler_steps(tmp_path):
@@ -310,16 +286,6 @@ def test_without_the_name_of_a_net_the_module_itself_is_sample(tmp_path):
     }
 
 
-def test_a_torch_scheduler_sets_the_step(tmp_path):
-    class Scheduled(UserModule):
-        def on_train_batch_start(self, batch, batch_idx):
-            used.append(self.optimizers().param_groups[0]["lr"])
-
-    used: list[float] = []
-    toys.trainer(tmp_path, 4).fit(Scheduled(scheduler=True), dataloader())
-    assert used == pytest.approx([0.1, 0.05, 0.025, 0.0125])
-
-
 def test_a_sample_carries_lr_that_made_it_under_torch_scheduler(tmp_path):
     """Lightning steps the scheduler before on_train_batch_end, but a step-size weight needs the lr of the step."""
     collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 1), tmp_path)
@@ -336,21 +302,8 @@ def test_a_module_with_another_optimizer_is_refused(tmp_path):
         toys.trainer(tmp_path, 2, [bdl.Schedule()]).fit(Plain(), dataloader())
 
 
-def test_the_sampler_of_a_trainer_is_found(tmp_path):
-    module, trainer = toys.module(), toys.trainer(tmp_path, 1)
-    trainer.fit(module, toys.batches())
-    assert find_sampler(trainer) is module.sampler
-
-
 def test_lightnings_lr_monitor_reads_the_sampler(tmp_path):
     logger, schedule = toys.Memory(), bdl.Schedule(lr=bdl.schedules.Constant(0.03))
     callbacks = [schedule, LearningRateMonitor("step")]
     toys.trainer(tmp_path, 2, callbacks, logger=logger, log_every_n_steps=1).fit(toys.module(), toys.batches())
     assert [row["lr-Sampler"] for _, row in logger.rows if "lr-Sampler" in row] == [0.03, 0.03]
-
-
-def test_partial_of_the_sampler_is_all_a_module_needs(tmp_path):
-    build = functools.partial(bdl.Sampler, dynamics=bdl.SGLD(), num_data=N, lr=0.1)
-    module = bdl.BayesianModule(MLP((3, 3)), build)
-    toys.trainer(tmp_path, 1).fit(module, dataloader())
-    assert isinstance(module.loss, bdl.CategoricalNLL) and module.chains is None

@@ -358,12 +358,6 @@ def test_lr_temperature_and_zeta_are_those_of_the_step(device, tmp_path):
     assert watch.groups == expected
 
 
-def test_values_without_a_schedule_stay(tmp_path):
-    watch = Watch()
-    toys.trainer(tmp_path, 2, [bdl.Schedule(lr=Constant(0.05)), watch]).fit(toys.module(), toys.batches())
-    assert watch.groups == [{"lr": 0.05, "temperature": 1.0, "zeta": 0.0}] * 2
-
-
 def test_schedules_count_sampler_steps_under_accumulation(tmp_path):
     watch = Watch()
     schedule = bdl.Schedule(lr=lambda k: 0.1 / (k + 1))

@@ -5,8 +5,6 @@ What a module gives to dynamics and kernels: per-example gradients, batches of a
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 import toys
@@ -113,11 +111,6 @@ def test_a_variational_run_reports_its_bound(tmp_path):
     assert module.sampler.elbo.shape == (2,)
 
 
-def test_target_json_says_that_a_thermostat_injects_noise(tmp_path):
-    toys.sample(tmp_path, dynamics=bdl.SGNHT(0.5))
-    assert json.loads((tmp_path / "samples" / "target.json").read_text())["injects_noise"] is True
-
-
 def test_exchange_swaps_more_on_full_energies_than_on_batches(tmp_path):
     """Energies of 40 items, estimated from batches of 10, err by several nats, and the penalty for that leaves fewer
     swaps. Full energies need no penalty. Both runs are equal in all else."""
@@ -129,16 +122,3 @@ def test_exchange_swaps_more_on_full_energies_than_on_batches(tmp_path):
         toys.trainer(tmp_path / kind, 400).fit(module, toys.batches(chains=chains))
         rates[kind] = module.sampler.swap_rates.item()
     assert rates["full"] > 1.5 * rates["batch"] > 0
-
-
-def test_exchange_on_full_energies_needs_full_loss():
-    theta = torch.zeros(2, 1, requires_grad=True)
-    exchange = bdl.Exchange((1.0, 2.0), energy="full")
-    sampler = bdl.Sampler([theta], bdl.SGLD(), num_data=10, lr=0.1, chains=2, exchange=exchange)
-
-    def closure():
-        theta.grad = torch.ones_like(theta)
-        return torch.zeros(2)
-
-    with pytest.raises(bdl.ConfigError, match="a full-data energy needs sampler.full_loss"):
-        sampler.step(closure)

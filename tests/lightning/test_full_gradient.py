@@ -8,6 +8,7 @@ import lightning as L
 import pytest
 import torch
 import toys
+from closures import closure_of
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -141,15 +142,8 @@ class Own(L.LightningModule):
         sampler = bdl.Sampler(
             self.net.parameters(), bdl.SGLD(), num_data=toys.N, lr=0.01, gradient=bdl.ControlVariate(every=7)
         )
-
-        def full_gradient():
-            sampler.zero_grad()
-            loss = self.training_step(toys.tensors(), 0)
-            loss.backward()
-            return loss
-
         if self.gives:
-            sampler.full_gradient = full_gradient
+            sampler.full_gradient = closure_of(sampler, lambda: self.training_step(toys.tensors(), 0))
         self.sampler = sampler
         return sampler
 

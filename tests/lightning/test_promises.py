@@ -35,13 +35,6 @@ class Halt(bdl.callbacks.StepCallback):
         trainer.should_stop = trainer.should_stop or pl_module.sampler.steps == self.at
 
 
-class EveryBatch(Callback):
-    """Makes every step return to Lightning's loop."""
-
-    def on_train_batch_end(self, *_):
-        pass
-
-
 class Run:
     """A fit of 2 chains.
 
@@ -262,5 +255,5 @@ def test_a_resumed_run_decides_the_same(tmp_path, whole, share):
 @pytest.mark.parametrize("whole", slow_where("noise".__ne__, TOO_HOT), indirect=True)
 def test_blocks_of_steps_decide_as_single_steps_do(tmp_path, whole):
     blocks, arguments = whole
-    single = Run(tmp_path, EveryBatch(), **arguments)
+    single = Run(tmp_path, toys.EveryBatch(), **arguments)
     assert blocks.files() == single.files() and blocks.lines == single.lines

@@ -14,7 +14,7 @@ import torch
 import toys
 from repeats import slow_where
 from tape import Tapes
-from test_blocks import EveryBatch, Seen, leaves
+from test_blocks import Seen, leaves
 from torch import nn
 
 import bdl
@@ -32,7 +32,6 @@ class Case:
     net: Any = None
     loss: Any = None
     values: bool = False  # real labels in place of classes
-    shared: bool = False
     batch: int = 1
     sampler: dict[str, Any] = field(default_factory=dict)
     temperature: Any = Cosine(2.0, STEPS, final=0.5)
@@ -42,14 +41,12 @@ RANGE = {"low": 0.0, "high": 120.0, "bins": 10}
 FROZEN = nn.Linear(toys.D, 5).requires_grad_(False)
 CASES = {
     "flat": Case(),
-    "shared batches": Case(shared=True),
     "other layers, the first one frozen": Case(
         net=nn.Sequential(FROZEN, nn.GELU(), nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 3))
     ),
     "values": Case(loss=bdl.GaussianNLL(0.5), values=True, chains=1),
     "T = 0 half of the time": Case(temperature=lambda step: float(step // 10 % 2)),
     "weighted": Case(sampler={"weighting": bdl.AdaptiveWeight(zeta=2.0, **RANGE)}),
-    "smoothed": Case(sampler={"weighting": bdl.Contour(**RANGE, shared=True, energy="ema")}),
     "thermostat": Case(sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
     "isokinetic": Case(sampler={"dynamics": bdl.SMILE(adapt_steps=30)}),
     "controlled": Case(sampler={"dynamics": bdl.CCHMC(0.5, rank=3, adapt_steps=30)}, batch=8),
@@ -57,7 +54,7 @@ CASES = {
     "exchange": Case(sampler={"exchange": bdl.Exchange((1.0, 1.5, 2.0), every=3)}),
     "clip, Student-t": Case(sampler={"clip": bdl.ClipNorm(0.5), "prior": bdl.StudentT(3.0, "he")}),
 }
-SAME_WAY = ("shared batches", "smoothed", "isokinetic", "clip, Student-t")  # recorded as another case is
+SAME_WAY = ("isokinetic", "clip, Student-t")  # recorded as another case is
 
 
 class Run:
@@ -67,9 +64,7 @@ class Run:
         self.folder, resume = folder, options.pop("resume", None)
         torch.manual_seed(7 if resume is None else 8)
         net = MLP((toys.D, 5, toys.K)) if case.net is None else case.net
-        self.module = toys.module(
-            bdl.ChainStack(net, case.chains, shared=case.shared), case.chains, case.loss, **case.sampler
-        )
+        self.module = toys.module(bdl.ChainStack(net, case.chains), case.chains, case.loss, **case.sampler)
         self.module.compiled = options.pop("compile", "auto")
         callbacks = [bdl.Schedule(lr=Cosine(0.1, STEPS, final=0.01), temperature=case.temperature), bdl.Monitor(15)]
         if folder is not None:
@@ -78,7 +73,7 @@ class Run:
         self.trainer = toys.trainer("unused", STEPS, [*callbacks, *others], precision="64-true", **options)
         x, y = toys.tensors()
         labels = x.tanh() if case.values else y
-        loader = TensorBatches(x, labels, case.batch, chains=None if case.shared else case.chains)
+        loader = TensorBatches(x, labels, case.batch, chains=case.chains)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(choose, "recorder_for", lambda device: tapes)
             self.trainer.fit(self.module, loader, ckpt_path=resume, weights_only=True)
@@ -166,5 +161,5 @@ def test_what_a_graph_may_not_hold_is_made_step_by_step(case, options):
 
 def test_a_callback_that_sees_every_batch_prevents_recording():
     tapes = Tapes()
-    assert differ(Run(CASES["flat"], tapes, EveryBatch()), Run(CASES["flat"], None)) == set()
+    assert differ(Run(CASES["flat"], tapes, toys.EveryBatch()), Run(CASES["flat"], None)) == set()
     assert not tapes.made

@@ -75,18 +75,10 @@ def test_a_stopped_run_ends_with_the_same_files(whole, tmp_path, name, stop):
     assert_same(whole(name), stopped(name, tmp_path, STOPS[stop]))
 
 
-BY_DEFAULT = ("isokinetic", "exchange", "hmc")  # test_sampler.py resumes every sampler
-
-
-@pytest.mark.parametrize("name", slow_where(lambda name: name not in BY_DEFAULT, SAMPLERS))
-def test_a_resumed_run_of_every_sampler_ends_with_the_same_files(whole, tmp_path, name):
+@pytest.mark.parametrize("name", SAMPLERS)  # test_sampler.py resumes every sampler
+def test_a_resumed_run_of_other_samplers_ends_with_the_same_files(whole, tmp_path, name):
     """It stops at a kept step, and some dynamics have adapted by then."""
     assert_same(whole(name), stopped(name, tmp_path, 9))
-
-
-@pytest.mark.slow  # tests/data/test_loader.py resumes after the last batch of the workers
-def test_worker_processes_change_nothing(whole, tmp_path):
-    assert_same(whole("refresh"), stopped("workers", tmp_path, 10))
 
 
 def test_the_kept_samples_are_many_and_differ(whole):
@@ -107,16 +99,6 @@ def test_averages_traces_and_random_streams_are_resumed_too(whole, tmp_path, nam
     assert torch.equal(first, second)
 
 
-def test_psi_is_resumed(whole, tmp_path):
-    expected, resumed = (
-        whole("adaptive").sampler.reweighting.histogram,
-        stopped("adaptive", tmp_path, 10).sampler.reweighting.histogram,
-    )
-    assert expected.updates == resumed.updates == WHOLE and expected.psi.min() < 1
-    for name, value in expected.state_dict().items():
-        assert torch.equal(torch.as_tensor(value), torch.as_tensor(resumed.state_dict()[name])), name
-
-
 def test_a_run_stopped_several_times_ends_with_the_same_files(whole, tmp_path):
     for steps in (3, 4, 9, 17, 18, WHOLE):
         run = Run("adaptive", tmp_path)
@@ -124,9 +106,8 @@ def test_a_run_stopped_several_times_ends_with_the_same_files(whole, tmp_path):
     assert_same(whole("adaptive"), run)
 
 
-@pytest.mark.parametrize("steps", [pytest.param(9, marks=pytest.mark.slow), 10])
-def test_a_new_process_ends_with_the_same_files(whole, tmp_path, steps):
-    Run("adaptive", tmp_path).go(steps)
+def test_a_new_process_ends_with_the_same_files(whole, tmp_path):
+    Run("adaptive", tmp_path).go(10)
     command = [again.__file__, "adaptive", str(tmp_path), str(WHOLE)]
     process = Forked(command, tmp_path)
     _, err = process.communicate(timeout=200)

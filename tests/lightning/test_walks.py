@@ -9,7 +9,7 @@ import pytest
 import torch
 import toys
 from repeats import slow_where
-from test_blocks import STEPS, Case, EveryBatch, Run, assert_equal, assert_equal_but_for_zero_grad
+from test_blocks import STEPS, Case, Run, assert_equal, assert_equal_but_for_zero_grad
 
 import bdl
 from bdl import native
@@ -18,12 +18,9 @@ from bdl.samplers.compiled.update import CompiledUpdate
 pytestmark = pytest.mark.skipif(native.load(CompiledUpdate.source) is None, reason="no C compiler")
 
 CASES = {
-    "sgd": Case(sampler={"dynamics": bdl.SGD(0.8), "temperature": 0.0}),
-    "sgld": Case(sampler={"dynamics": bdl.SGLD()}),
     "sghmc": Case(),
     "baoab": Case(sampler={"dynamics": bdl.BAOAB(0.3)}),
     "sgnht": Case(sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
-    "one chain": Case(chains=1, sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
     "short epochs": Case(batch=4),
     "uniform prior": Case(sampler={"prior": bdl.Uniform()}),
     "scaled prior": Case(sampler={"prior": bdl.Gaussian("he")}),
@@ -31,7 +28,7 @@ CASES = {
     "mclmc": Case(batch=toys.N, sampler={"dynamics": bdl.MCLMC(adapt_steps=60), "lr": 0.01}),
     "mclmc, leapfrog": Case(batch=toys.N, sampler={"dynamics": bdl.MCLMC("leapfrog"), "lr": 0.01}, chains=1),
 }
-SAME_WAY = ("sgd", "sgld", "one chain", "uniform prior", "mclmc, leapfrog")  # as a case with other numbers
+SAME_WAY = ("uniform prior", "mclmc, leapfrog")  # as a case with other numbers
 
 
 @pytest.fixture
@@ -60,7 +57,7 @@ class Unseen(Run):
 def test_walks_leave_the_files_and_checkpoint_of_single_steps(tmp_path, walked, name):
     walks = Unseen(tmp_path / "a", CASES[name])
     steps = sum(walked)
-    single = Unseen(tmp_path / "b", CASES[name], EveryBatch())
+    single = Unseen(tmp_path / "b", CASES[name], toys.EveryBatch())
     assert steps > STEPS / 2 and sum(walked) == steps  # the second fit made none
     assert name != "short epochs" or max(walked) > toys.N // CASES[name].batch, "no walk has gone beyond an epoch"
     assert_equal_but_for_zero_grad(walks, single) if "mclmc" in name else assert_equal(walks, single)
@@ -99,7 +96,7 @@ def test_gradient_that_is_not_finite_is_named_as_by_single_step(tmp_path, walked
     """A huge input, which a chain meets in the middle of a walk, makes its gradient infinite."""
     said, (x, y) = [], toys.tensors()
     x[17] = 1e38
-    for callbacks in ((), (EveryBatch(),)):
+    for callbacks in ((), (toys.EveryBatch(),)):
         module = toys.module(torch.nn.Linear(toys.D, toys.K), chains=3, lr=1.0)
         with pytest.raises(bdl.DivergedError) as error:
             toys.trainer(tmp_path, 60, callbacks).fit(module, bdl.data.TensorBatches(x, y, 1, chains=3))
@@ -109,7 +106,7 @@ def test_gradient_that_is_not_finite_is_named_as_by_single_step(tmp_path, walked
 
 def test_divergence_in_a_walk_drops_a_chain_as_in_a_single_step(tmp_path, walked):
     left = []
-    for callbacks in ((Spoils(20),), (Spoils(20), EveryBatch())):
+    for callbacks in ((Spoils(20),), (Spoils(20), toys.EveryBatch())):
         module, trainer = toys.module(chains=3, on_divergence="drop"), toys.trainer(tmp_path, 60, callbacks)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -125,7 +122,7 @@ def test_noise_drawn_for_steps_walk_did_not_make_is_drawn_again(tmp_path, walked
     orders = [toys.batches(3, 1).rows_ahead(40)[:, c, 0].tolist() for c in range(3)]
     row = next(r for r in range(toys.N) if sorted(order.index(r) > 12 for order in orders) == [False, True, True])
     x[row] = torch.inf
-    for callbacks in ((), (EveryBatch(),)):
+    for callbacks in ((), (toys.EveryBatch(),)):
         module = toys.module(torch.nn.Linear(toys.D, toys.K), chains=3, lr=1.0, on_divergence="drop")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -15,7 +15,6 @@ import torch
 import toys
 from repeats import slow_where
 from simulated import Counts, CUDAGraph, Device
-from test_blocks import EveryBatch
 from torch import Tensor, nn
 
 import bdl
@@ -42,29 +41,21 @@ class Case:
     batch: int = 1
     lr: Any = Cosine(0.1, STEPS, final=0.01)
     temperature: Any = Cosine(2.0, STEPS, final=0.5)
-    shared: bool = False
 
 
 WEIGHTED = {"temperature": None, "kernels": 1.4}  # with a look at the bins, at the hundredth step
 CASES = {
-    "sgd": Case({"dynamics": bdl.SGD(0.8)}),
-    "sgld": Case({"dynamics": bdl.SGLD()}),
     "sghmc": Case(),
-    "baoab": Case({"dynamics": bdl.BAOAB(0.3)}),
     "sgnht": Case({"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
     "awsghmc": Case({"weighting": bdl.AdaptiveWeight(zeta=2.0, **RANGE)}, **WEIGHTED),
-    "awsgld, U/T": Case(
-        {"dynamics": bdl.SGLD(), "weighting": bdl.AdaptiveWeight(zeta=2.0, units="temperature", **RANGE)}, **WEIGHTED
-    ),
     "contour, smoothed, shared": Case({"weighting": bdl.Contour(**RANGE, shared=True, energy="ema")}, **WEIGHTED),
     "mclmc": Case({"dynamics": bdl.MCLMC(adapt_steps=20)}, 0.7, batch=toys.N, lr=lambda step: 0.01),
     "T = 0 half of the time": Case(kernels=3, temperature=lambda step: float(step // 10 % 2)),
-    "shared batches": Case(shared=True),
     "clip, Student-t": Case({"clip": bdl.ClipNorm(0.5), "prior": bdl.StudentT(3.0, "he")}),
     "a factor of lr": Case({"blocks": {"0.*": bdl.Block(lr_factor=0.5)}}),
     "other layers": Case(net=nn.Sequential(nn.Linear(toys.D, 5), nn.LayerNorm(5), nn.Linear(5, toys.K))),
 }
-SAME_WAY = ("sgd", "sgld", "baoab", "awsgld, U/T", "shared batches", "clip, Student-t", "a factor of lr")
+SAME_WAY = ("clip, Student-t", "a factor of lr")
 
 
 class Walks:
@@ -113,15 +104,13 @@ def fit(folder, case: Case, *callbacks: Any, steps: int = STEPS, resume: Any = N
     """The module after a run on the simulated device; 40 steps make an epoch."""
     torch.manual_seed(7 if resume is None else 8)
     net = MLP((toys.D, 5, toys.K)) if case.net is None else case.net
-    stack = bdl.ChainStack(net, C, seed=1, shared=case.shared)
+    stack = bdl.ChainStack(net, C, seed=1)
     module = toys.module(stack, C, **(case.sampler | options.pop("sampler", {})))
     module.compiled = options.pop("compile", "auto")
     schedule = bdl.Schedule(lr=case.lr, temperature=case.temperature)
     save = bdl.SaveLast(folder / "checkpoints", every=1000)
     trainer = toys.trainer(folder, steps, [schedule, save, *callbacks], max_epochs=-1, **options)
-    loader = options.pop("loader", None) or TensorBatches(
-        *toys.tensors(), case.batch, chains=None if case.shared else C
-    )
+    loader = options.pop("loader", None) or TensorBatches(*toys.tensors(), case.batch, chains=C)
     trainer.fit(module, loader, ckpt_path=resume, weights_only=True)
     return module
 
@@ -156,7 +145,7 @@ def test_walks_leave_what_single_steps_leave_in_few_launches(tmp_path, simulated
     assert walks.all > 0.7 * STEPS and walks.steps > 20, walks.seen
     assert all("partition.py" in line or "histogram.py" in line for _, line in walks.seen.waits), walks.seen
     assert walks.each <= CASES[name].kernels, walks.seen
-    assert_same(made, fit(tmp_path / "b", CASES[name], EveryBatch()))
+    assert_same(made, fit(tmp_path / "b", CASES[name], toys.EveryBatch()))
 
 
 @pytest.mark.parametrize("name", slow_where(lambda name: name != "sghmc", ("sghmc", "sgnht", "awsghmc", "mclmc")))
@@ -226,7 +215,7 @@ def test_a_stream_that_graphs_repeat_is_seen(tmp_path, simulated, monkeypatch):
         assert relation(tmp_path, [{}]) < 5
     with pytest.raises(AssertionError):
         case = CASES["sghmc"]
-        assert_same(fit(tmp_path / "a", case), fit(tmp_path / "b", case, EveryBatch()))
+        assert_same(fit(tmp_path / "a", case), fit(tmp_path / "b", case, toys.EveryBatch()))
 
 
 def test_launches_of_a_graph_draw_what_kernels_draw_outside_of_it(simulated):
@@ -280,7 +269,7 @@ def test_walks_begin_once_a_pilot_has_found_the_bins(tmp_path, simulated, monkey
     case = Case({"weighting": bdl.AdaptiveWeight(pilot=100, bins=10)}, temperature=None)
     made = fit(tmp_path / "a", case, steps=steps)
     assert made.sampler.reweighting.histogram.updates > 100 and 100 < walks.all < steps - 100
-    assert_same(made, fit(tmp_path / "b", case, EveryBatch(), steps=steps))
+    assert_same(made, fit(tmp_path / "b", case, toys.EveryBatch(), steps=steps))
 
 
 @pytest.mark.slow

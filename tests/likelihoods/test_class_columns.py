@@ -5,7 +5,6 @@ Several columns of classes are scored and predicted as each of them would be by 
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -14,8 +13,7 @@ import torch
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.identity import identity
-from bdl.likelihoods import likelihood_of, with_weights
+from bdl.likelihoods import with_weights
 from bdl.likelihoods.base import by_autograd
 from bdl.posterior.class_evaluation import ClassEvaluation, class_metrics
 from bdl.posterior.prediction import prediction_of
@@ -102,10 +100,6 @@ def test_each_column_is_predicted_as_if_it_were_alone():
         N,
         3,
     )
-
-
-def test_it_is_read_back_from_json():
-    assert likelihood_of(json.loads(json.dumps(identity(LAW)))) == LAW
 
 
 @pytest.mark.parametrize(

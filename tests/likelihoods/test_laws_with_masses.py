@@ -5,7 +5,6 @@ Laws with masses at points and laws of positive numbers, against integrals of th
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -17,8 +16,6 @@ from scipy import integrate
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.identity import identity
-from bdl.likelihoods import likelihood_of
 from bdl.likelihoods.base import by_autograd
 from bdl.likelihoods.support import Support
 
@@ -203,10 +200,6 @@ def test_the_constant_law_has_the_shares_of_its_targets():
     law = LAWS["above"].constant(y)
     assert float(law.log_prob(torch.zeros(1, 1, dtype=D64)).exp()) == pytest.approx(51 / 102)
     assert float(law.cdf(torch.full((1, 1), 1.0, dtype=D64))) == pytest.approx(0.75, abs=0.06)
-
-
-def test_laws_are_rebuilt_from_what_a_run_recorded(law):
-    assert likelihood_of(json.loads(json.dumps(identity(law)))) == law
 
 
 @pytest.mark.parametrize(

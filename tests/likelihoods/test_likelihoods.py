@@ -148,7 +148,15 @@ def test_a_constant_scale_is_a_parameter_of_the_network():
         torch.testing.assert_close(g, p.grad, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("likelihood", [bdl.CategoricalNLL(), *LAWS], ids=repr)
+OTHERS = [
+    bdl.MultiCategoricalNLL((3, 2, 4)), bdl.OrdinalNLL((1.0, 2.0, 3.5), (-1.2, 0.4)), bdl.LogNormalNLL(min_std=0.3),
+    bdl.HurdleNLL((0.0, 1.0), (-1.0, 0.5), low=0.0, high=1.0, spread=1.2), bdl.HurdleNLL(high=1.0, tail="linear"),
+    bdl.GammaNLL(center=0.5, spread=0.7), bdl.MultivariateNormalNLL("softplus"), bdl.MultivariateNormalNLL(min_std=0.3),
+    bdl.ObservedNLL(bdl.HeteroscedasticNLL(min_std=[0.1, 0.0])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("likelihood", [bdl.CategoricalNLL(), *LAWS, *OTHERS], ids=repr)
 def test_a_likelihood_is_rebuilt_from_what_the_run_recorded(likelihood):
     assert likelihood_of(json.loads(json.dumps(identity(likelihood)))) == likelihood == likelihood_of(likelihood)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -11,8 +10,6 @@ from torch.distributions import MultivariateNormal
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.identity import identity
-from bdl.likelihoods import likelihood_of
 from bdl.likelihoods.base import by_autograd
 
 D64 = torch.float64
@@ -104,11 +101,6 @@ def test_draws_have_the_correlation_of_the_errors():
     draws = likelihood.distribution(outputs).sample()
     r = -1.5 / math.sqrt(1 + 1.5**2)
     assert abs(float(torch.corrcoef(draws.T)[0, 1]) - r) < 4 * (1 - r**2) / math.sqrt(n)
-
-
-@pytest.mark.parametrize("likelihood", [*LAWS, bdl.ObservedNLL(bdl.HeteroscedasticNLL(min_std=[0.1, 0.0]))], ids=repr)
-def test_it_is_rebuilt_from_what_the_run_recorded(likelihood):
-    assert likelihood_of(json.loads(json.dumps(identity(likelihood)))) == likelihood
 
 
 @pytest.mark.parametrize("outputs", [1, 4, 6])

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import scipy.stats as st
 import torch
+from by_hand import mixture_of
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.identity import identity
-from bdl.likelihoods import likelihood_of
 from bdl.likelihoods.base import by_autograd
-from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.prediction import of_mixture
-from bdl.posterior.stored_outputs import StoredOutputs
 
 D64 = torch.float64
 LEVELS, THRESHOLDS = np.array([1.0, 2.0, 3.5, 6.0]), np.array([-1.2, 0.4, 0.9])
@@ -64,9 +59,8 @@ def test_mean_and_gradient_are_those_of_autograd():
 
 def test_quantiles_and_scores_of_a_mixture_are_those_of_its_probabilities():
     outputs, y, p = problem()
-    stored, weights = StoredOutputs(), torch.tensor([0.2, 0.5, 0.3])
-    stored.add(outputs)
-    mixture = PredictiveMixture(stored, LAW, weights)
+    weights = torch.tensor([0.2, 0.5, 0.3])
+    mixture = mixture_of(outputs, LAW, weights)
     p, y = (weights.numpy()[:, None, None] * p).sum(0), y[0]
     below = p.cumsum(-1)
     frame = of_mixture(mixture).to_frame()
@@ -84,10 +78,6 @@ def test_a_constant_law_has_the_shares_and_one_more_of_each():
     y = torch.tensor([[1.0], [1.0], [6.0]])
     law = LAW.constant(y)
     assert law.log_prob(y).exp().flatten().tolist() == pytest.approx([3 / 7, 3 / 7, 2 / 7])
-
-
-def test_it_is_read_back_from_json():
-    assert likelihood_of(json.loads(json.dumps(identity(LAW)))) == LAW
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from literature.cnn_quick import gratings, quick_runs, write_images
 from literature.cnn_scores import Outcome, Run, difference, follow
 from literature.cnn_tables import cycles_table, end_of_cycle, margins_table, scores_table
 from omegaconf import OmegaConf
+from running import refusal
 
 from bdl.data.cifar import load_cifar
 from bdl.errors import ConfigError
@@ -117,9 +118,8 @@ def test_runs_that_do_not_compare_get_one_line(tmp_path, epochs, words):
 
 
 def test_without_runs_there_is_one_line_on_how_to_make_them(script, tmp_path):
-    status, _, err = script("cnn", "--out", str(tmp_path))
-    assert (status, len(err)) == (1, 1)
-    assert "no finished run of experiment=cifar10/cnn_... in no folder" in err[0] and "--quick" in err[0]
+    error = refusal(script("cnn", "--out", str(tmp_path)))
+    assert "no finished run of experiment=cifar10/cnn_... in no folder" in error and "--quick" in error
 
 
 def test_the_made_images_tell_their_classes():

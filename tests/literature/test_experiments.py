@@ -24,14 +24,15 @@ from literature.functions_race import (
     race_all,
     tune_and_report,
 )
-from literature.targets import PUBLISHED, Chains, GaussianLaw, SumSquares, gradient, integrate
+from literature.targets import PUBLISHED, Chains, GaussianLaw, SumSquares, integrate
+from literature.targets.base import value_and_grad
 
 import bdl
 
 
 def test_the_wells_have_the_gradient_of_their_energy():
     x = torch.linspace(-5, 5, 40, dtype=torch.float64)[:, None]
-    assert torch.allclose(Wells().grad(x), gradient(Wells(), x))
+    assert torch.allclose(Wells().grad(x), value_and_grad(Wells().energy, x)[1])
 
 
 def test_the_fixed_point_is_the_energy_cdf_for_zeta_one():

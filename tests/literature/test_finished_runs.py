@@ -6,6 +6,7 @@ import json
 
 import pytest
 from omegaconf import OmegaConf
+from running import refusal
 
 from bdl.run.records import write_metrics
 
@@ -62,12 +63,10 @@ def test_finished_runs_make_the_table(finished, script, tmp_path):
 )
 def test_missing_runs_get_one_line(finished, script, tmp_path, arguments, words):
     runs = ["--runs", str(finished)] if "--epochs" in arguments else []
-    status, _, err = script(*arguments, *runs, "--out", str(tmp_path / "out"))
-    assert status == 1 and len(err) == 1 and words in err[0]
+    assert words in refusal(script(*arguments, *runs, "--out", str(tmp_path / "out")))
     assert not (tmp_path / "out" / arguments[0]).exists()
 
 
 def test_a_run_that_scored_one_sample_alone_is_refused(finished, script, tmp_path):
     write_metrics(finished / "a" / "metrics.json", {"test/one_sample/accuracy": 0.5, "samples": 100})
-    status, _, err = script("cifar10", "--runs", str(finished), "--out", str(tmp_path / "out"))
-    assert status == 1 and len(err) == 1 and "make the run again" in err[0]
+    assert "make the run again" in refusal(script("cifar10", "--runs", str(finished), "--out", str(tmp_path / "out")))

@@ -11,6 +11,7 @@ import torch
 from literature import MODULES, REGISTRY, Context, Experiment, Result, Table, reproduce
 from literature.output import markdown, plain
 from matplotlib.figure import Figure
+from running import refusal
 
 
 def tiny(context: Context) -> Result:
@@ -61,8 +62,7 @@ def test_a_failure_leaves_the_last_good_results_alone(registered, script, tmp_pa
     assert script("tiny", "--out", str(tmp_path))[0] == 0
     REGISTRY["tiny"] = Experiment("tiny", "nobody 2024", "broken now", broken)
     before = {p: p.read_bytes() for p in (tmp_path / "tiny").iterdir()}
-    status, _, err = script("tiny", "--out", str(tmp_path))
-    assert (status, len(err)) == (1, 1)
+    refusal(script("tiny", "--out", str(tmp_path)))
     assert {p: p.read_bytes() for p in (tmp_path / "tiny").iterdir()} == before
     assert script("broken", "--out", str(tmp_path))[0] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["tiny"]
@@ -104,18 +104,14 @@ def test_every_module_registers_an_experiment():
     ],
 )
 def test_bad_names_get_one_line(registered, script, tmp_path, arguments, message):
-    status, _, err = script(*arguments, "--out", str(tmp_path))
-    assert (status, len(err)) == (1, 1)
-    assert err[0].startswith(f"bdl: {message}")
+    assert refusal(script(*arguments, "--out", str(tmp_path))).startswith(f"bdl: {message}")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_folder_that_cannot_be_written_gets_one_line_before_run(registered, script, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setitem(REGISTRY, "tiny", Experiment("tiny", "", "", lambda context: pytest.fail("it ran")))
-    status, _, err = script("tiny", "--out", str(tmp_path / "file"))
-    assert (status, len(err)) == (1, 1)
-    assert "choose another --out" in err[0]
+    assert "choose another --out" in refusal(script("tiny", "--out", str(tmp_path / "file")))
 
 
 # ---- experiments -----------------------------------------------------------------------------------------------------

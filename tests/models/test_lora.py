@@ -6,9 +6,9 @@ import functools
 import importlib.util
 import sys
 
-import lightning as L
 import pytest
 import torch
+import toys
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -54,11 +54,7 @@ def test_samples_of_adapters_predict(chains, tmp_path):
     build = functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(), num_data=40, lr=0.05, only=ADAPTERS)
     module = bdl.BayesianModule(stack, build)
     keep = bdl.schedules.EveryStep(burn_in=4, every=2)
-    trainer = L.Trainer(
-        max_steps=10, max_epochs=-1, accelerator="cpu", logger=False, enable_progress_bar=False,
-        enable_model_summary=False, enable_checkpointing=False, default_root_dir=tmp_path,
-        callbacks=[bdl.CollectSamples(keep)],
-    )  # fmt: skip
+    trainer = toys.trainer(tmp_path, 10, [bdl.CollectSamples(keep)], max_epochs=-1)
     trainer.fit(module, DataLoader(ITEMS, batch_size=20))
     store = bdl.SampleStore(tmp_path)
     tensors = store.read(store.records()[-1])

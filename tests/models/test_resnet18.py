@@ -50,15 +50,6 @@ def test_it_is_torchvisions_resnet18_behind_another_stem(net):
     torch.testing.assert_close(net(x), other(x), rtol=1e-4, atol=1e-5)
 
 
-def test_weights_start_with_the_variance_of_he_et_al():
-    net = ResNet18()
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            w = module.weight.detach().flatten(1)
-            assert abs(w.square().mean() * w.shape[1] / 2 - 1) < 5 * (2 / w.numel()) ** 0.5
-    assert not net.linear.bias.any()
-
-
 def test_filter_response_norm_leaves_no_buffers():
     net = ResNet18(norm="filter_response", activation="swish").eval()
     assert list(net.buffers()) == []

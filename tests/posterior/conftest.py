@@ -39,3 +39,8 @@ def regression(tmp_path_factory):
     loader = TensorBatches(NUMBERS_X, NUMBERS_Y, 10, chains=2)
     toys.trainer(folder, 8, [bdl.CollectSamples(keep, folder), average]).fit(module, loader)
     return folder, net, average
+
+
+@pytest.fixture
+def of_numbers(regression) -> bdl.Posterior:
+    return bdl.Posterior.load(*regression[:2])

@@ -79,11 +79,9 @@ def test_arviz_stats_works_on_it(tmp_path):
         assert all(np.isfinite(v).all() for v in statistic(tree).dataset.values())
 
 
-def test_numbers_have_densities_and_draws(regression):
-    folder, net, _ = regression
-    posterior = bdl.Posterior.load(folder, net)
-    tree = posterior.to_arviz(TensorSlices(NUMBERS_X, NUMBERS_Y))
-    mixture = posterior.predict(NUMBERS_X).log_density(NUMBERS_Y).double().numpy()
+def test_numbers_have_densities_and_draws(of_numbers):
+    tree = of_numbers.to_arviz(TensorSlices(NUMBERS_X, NUMBERS_Y))
+    mixture = of_numbers.predict(NUMBERS_X).log_density(NUMBERS_Y).double().numpy()
     log_p = tree["log_likelihood"].dataset["y"].values.reshape(-1, len(NUMBERS_X))
     np.testing.assert_allclose(np.log(np.exp(log_p).mean(0)), mixture, atol=1e-5)
     assert tree["posterior_predictive"].dataset["y"].shape[:3] == (*log_p.reshape(2, -1, len(NUMBERS_X)).shape,)

@@ -144,18 +144,16 @@ def test_scores_are_those_of_the_evaluation(posterior):
     assert "student/entropy" in scores and "student/epistemic" not in scores
 
 
-def test_a_student_of_numbers_keeps_the_mean_and_both_deviations(regression):
-    folder, net, _ = regression
-    posterior = bdl.Posterior.load(folder, net)
+def test_a_student_of_numbers_keeps_the_mean_and_both_deviations(of_numbers):
     test = TensorSlices(NUMBERS_X, NUMBERS_Y)
-    found = posterior.distil(start(3, 20, 3), NUMBERS_X, test=test, settings=QUICK)
-    average, student = posterior.predict(NUMBERS_X), found.predict(NUMBERS_X)
+    found = of_numbers.distil(start(3, 20, 3), NUMBERS_X, test=test, settings=QUICK)
+    average, student = of_numbers.predict(NUMBERS_X), found.predict(NUMBERS_X)
     # Beside a student that has learnt nothing: the mean over items of each number
     for name in ("mean", "aleatoric", "epistemic"):
         of_average = getattr(average, name)
         apart = (getattr(student, name) - of_average).square().mean()
         assert apart < 0.25 * of_average.var(unbiased=False), name
-    assert found.scores["teacher/rmse"] == pytest.approx(posterior.evaluate(test).metrics()["bma/rmse"], rel=1e-5)
+    assert found.scores["teacher/rmse"] == pytest.approx(of_numbers.evaluate(test).metrics()["bma/rmse"], rel=1e-5)
     assert found.scores["student/nll"] == pytest.approx(-student.log_density(NUMBERS_Y).mean().item(), rel=1e-4)
 
 

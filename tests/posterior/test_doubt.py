@@ -6,37 +6,19 @@ import json
 import warnings
 
 import pytest
-import torch
+import toys
+from by_hand import X
 from test_verdict import GOOD
-from torch import nn
 
 import bdl
 
 
-@pytest.fixture
-def run(tmp_path):
-    net, store = nn.Linear(2, 3), bdl.SampleStore(tmp_path)
-    sampler = bdl.Sampler(net.parameters(), bdl.SGLD(), num_data=10, lr=0.1)
-    x, y = torch.randn(10, 2), torch.arange(10) % 3
-
-    def closure():
-        sampler.zero_grad()
-        loss = nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        return loss
-
-    for _ in range(3):
-        sampler.step(closure)
-        store.append(sampler, net, bdl.CategoricalNLL())
-    return tmp_path, net
-
-
-def told(run, net, **kwargs) -> list[str]:
+def told(folder) -> list[str]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        posterior = bdl.Posterior.load(run, net, likelihood=bdl.CategoricalNLL())
-        posterior.predict(torch.randn(4, 2))
-        posterior.predict(torch.randn(4, 2))
+        posterior = bdl.Posterior.load(folder, toys.plain())
+        posterior.predict(X)
+        posterior.predict(X)
     assert all(warning.filename == __file__ for warning in said)
     return [str(w.message) for w in said if issubclass(w.category, bdl.VerdictWarning)]
 
@@ -52,9 +34,9 @@ def told(run, net, **kwargs) -> list[str]:
         ({"a": "b"}, []),
     ],
 )
-def test_load_tells_the_verdict_of_the_run_once_and_predict_does_not_repeat_it(run, metrics, words):
-    folder, net = run
+def test_load_tells_the_verdict_of_the_run_once_and_predict_does_not_repeat_it(tmp_path, metrics, words):
+    toys.sample(tmp_path, 6)
     if metrics is not None:
-        (folder / "metrics.json").write_text(metrics if isinstance(metrics, str) else json.dumps(metrics))
-    found = told(folder, net)
-    assert len(found) == len(words) and all(w in f and str(folder) in f for w, f in zip(words, found, strict=True))
+        (tmp_path / "metrics.json").write_text(metrics if isinstance(metrics, str) else json.dumps(metrics))
+    found = told(tmp_path)
+    assert len(found) == len(words) and all(w in f and str(tmp_path) in f for w, f in zip(words, found, strict=True))

@@ -18,17 +18,15 @@ from bdl.posterior.verdict import verdict
 
 
 @pytest.fixture
-def values(regression) -> bdl.ValuePrediction:
-    folder, net, _ = regression
-    return bdl.Posterior.load(folder, net, likelihood=bdl.HeteroscedasticNLL()).predict(NUMBERS_X)
+def values(of_numbers) -> bdl.ValuePrediction:
+    return of_numbers.predict(NUMBERS_X)
 
 
 @pytest.mark.parametrize("limit", [0, 2**30], ids=["in a file", "in memory"])
-def test_a_part_of_a_prediction_is_the_prediction_of_a_part(regression, posterior, monkeypatch, limit):
+def test_a_part_of_a_prediction_is_the_prediction_of_a_part(of_numbers, posterior, monkeypatch, limit):
     """Each item has its own distribution, so a part has the numbers that its items had."""
     monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", limit)
-    folder, net, _ = regression
-    whole = bdl.Posterior.load(folder, net, likelihood=bdl.HeteroscedasticNLL()).predict(NUMBERS_X)
+    whole = of_numbers.predict(NUMBERS_X)
     part, y = whole[5:15:2], NUMBERS_Y[5:15:2]
     assert len(part) == 5 and len(whole) == len(NUMBERS_X)
     for name in ("mean", "std", "aleatoric", "epistemic"):

@@ -1,4 +1,4 @@
-"""Scores against formulas evaluated by hand and against independent loops."""
+"""Bins, the parts of scores and of uncertainties, against formulas evaluated by hand and against independent loops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bdl.errors import ConfigError
-from bdl.posterior.metrics import classification_metrics, reliability_bins
+from bdl.posterior.metrics import brier_parts, classification_metrics, reliability_bins
 from bdl.posterior.prediction import uncertainty
 
 
@@ -17,47 +17,6 @@ def draw(n: int, k: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     probs = (2 * torch.randn(n, k, generator=generator, dtype=torch.double)).softmax(-1)
     return probs, torch.randint(k, (n,), generator=generator)
-
-
-def ece_by_loop(probs: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
-    confidence, right = probs.max(1), probs.argmax(1) == labels
-    total = 0.0
-    for b in range(bins):
-        inside = (confidence >= b / bins) & (confidence < (b + 1) / bins)
-        if inside.any():
-            total += inside.sum() * abs(right[inside].mean() - confidence[inside].mean())
-    return total / len(labels)
-
-
-def test_a_case_by_hand():
-    probs = torch.tensor([[0.8, 0.2], [0.6, 0.4]], dtype=torch.double)
-    scores = classification_metrics(probs, torch.tensor([0, 1]))
-    assert scores["accuracy"] == 0.5
-    assert scores["nll"] == pytest.approx(-(math.log(0.8) + math.log(0.4)) / 2, rel=1e-12)
-    assert scores["brier"] == pytest.approx((0.04 + 0.04 + 0.36 + 0.36) / 2, rel=1e-12)
-    assert scores["ece"] == pytest.approx((0.2 + 0.6) / 2, rel=1e-6)  # one item per bin; torchmetrics bins in float32
-
-
-@pytest.mark.parametrize("k", [2, 6, 100])
-def test_against_loops_over_items(k):
-    probs, labels = draw(500, k)
-    p, y = probs.numpy(), labels.numpy()
-    scores = classification_metrics(probs, labels)
-    assert scores["accuracy"] == pytest.approx(np.mean([p[i].argmax() == y[i] for i in range(len(y))]))
-    assert scores["nll"] == pytest.approx(np.mean([-math.log(p[i, y[i]]) for i in range(len(y))]), rel=1e-12)
-    squares = [sum((p[i, c] - (c == y[i])) ** 2 for c in range(k)) for i in range(len(y))]
-    assert scores["brier"] == pytest.approx(np.mean(squares), rel=1e-12)
-    assert scores["ece"] == pytest.approx(ece_by_loop(p, y), abs=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_certain_predictions_reach_the_ends_and_stay_finite(dtype):
-    sure = torch.eye(3, dtype=dtype)
-    wrong = classification_metrics(sure, torch.tensor([1, 2, 0]))
-    assert wrong["nll"] == pytest.approx(-math.log(torch.finfo(torch.float32).tiny), rel=1e-6)
-    assert (wrong["accuracy"], wrong["brier"], wrong["ece"]) == (0, 2, 1)
-    right = classification_metrics(sure, torch.arange(3))
-    assert (right["accuracy"], right["nll"], right["brier"], right["ece"]) == (1, 0, 0, 0)
 
 
 def test_average_that_rounds_above_one_is_not_taken_for_logits():
@@ -103,14 +62,6 @@ def test_epistemic_part_of_equal_samples_is_not_negative():
     assert (parts["epistemic"] >= 0).all()
 
 
-def test_reliability_bins_make_up_the_ece():
-    probs, labels = draw(2000, 6)
-    confidence, accuracy, count = reliability_bins(probs, labels)
-    gaps = (count * (accuracy - confidence).abs()).nan_to_num().sum() / count.sum()
-    assert gaps.item() == pytest.approx(classification_metrics(probs, labels)["ece"], abs=1e-5)
-    assert count.sum() == len(labels)
-
-
 def test_reliability_bins_by_hand():
     probs = torch.tensor([[0.55, 0.45], [0.95, 0.05], [0.95, 0.05], [1.0, 0.0]], dtype=torch.double)
     confidence, accuracy, count = reliability_bins(probs, torch.tensor([1, 0, 1, 0]), bins=10)
@@ -118,3 +69,32 @@ def test_reliability_bins_by_hand():
     assert (accuracy[5], confidence[5]) == (0, 0.55)
     assert accuracy[9].item() == pytest.approx(2 / 3) and confidence[9].item() == pytest.approx(2.9 / 3)
     assert torch.isnan(confidence[0]) and torch.isnan(accuracy[0])
+
+
+def test_the_parts_of_the_brier_score_against_loops():
+    """Resolution by its definition: between bins, minus the variance and plus the covariance inside them."""
+    probs, labels = draw(400, 3)
+    reliability = resolution = uncertainty = 0.0
+    for k in range(3):
+        p, y = probs[:, k].numpy(), (labels == k).numpy().astype(float)
+        uncertainty += y.mean() * (1 - y.mean())
+        for b in range(15):
+            inside = (p >= b / 15) & (p < (b + 1) / 15)
+            if not inside.any():
+                continue
+            pb, yb, share = p[inside], y[inside], inside.mean()
+            reliability += share * (pb.mean() - yb.mean()) ** 2
+            resolution += share * (yb.mean() - y.mean()) ** 2
+            resolution += share * (2 * np.mean((yb - yb.mean()) * (pb - pb.mean())) - pb.var())
+    parts = brier_parts(probs, labels)
+    assert parts["reliability"] == pytest.approx(reliability, rel=1e-10)
+    assert parts["uncertainty"] == pytest.approx(uncertainty, rel=1e-10)
+    assert parts["resolution"] == pytest.approx(resolution, rel=1e-8)
+    total = parts["reliability"] - parts["resolution"] + parts["uncertainty"]
+    assert total == pytest.approx(classification_metrics(probs, labels)["brier"], rel=1e-10)
+
+
+def test_base_rates_have_no_resolution_and_are_reliable():
+    labels = torch.tensor([0, 0, 0, 1])
+    parts = brier_parts(torch.tensor([[0.75, 0.25]]).expand(4, 2), labels)
+    assert parts == pytest.approx({"reliability": 0, "resolution": 0, "uncertainty": 0.375})

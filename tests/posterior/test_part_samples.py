@@ -12,6 +12,7 @@ import lightning as L
 import pytest
 import torch
 import torch.nn.functional as F
+import toys
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -21,6 +22,7 @@ from bdl.engine.functional import call
 torch.manual_seed(0)
 X, Y = torch.randn(60, 1, 6, 6), torch.randint(3, (60,))
 LOADER = DataLoader(TensorDataset(X, Y), batch_size=20)
+KEEP = bdl.schedules.EveryStep(burn_in=3, every=3)
 
 
 class Net(nn.Module):
@@ -60,13 +62,8 @@ class Own(L.LightningModule):
 
 
 def fit(module, folder, steps=12, callbacks=(), loader=LOADER, **options):
-    keep = bdl.schedules.EveryStep(burn_in=3, every=3)
-    trainer = L.Trainer(
-        max_steps=steps, max_epochs=-1, accelerator="cpu", logger=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=folder,
-        callbacks=[bdl.CollectSamples(keep), bdl.SaveLast(folder / "checkpoints", every=3), *callbacks],
-    )  # fmt: skip
-    trainer.fit(module, loader, **options)
+    kept = [bdl.CollectSamples(KEEP), bdl.SaveLast(folder / "checkpoints", every=3), *callbacks]
+    toys.trainer(folder, steps, kept, max_epochs=-1).fit(module, loader, **options)
     return module
 
 
@@ -257,18 +254,6 @@ def test_a_plain_loop_whose_mode_changes_is_refused(tmp_path):
         step()
 
 
-def test_files_that_were_altered_or_lost_are_refused(tmp_path):
-    appended(tmp_path, network().eval())()
-    path = tmp_path / "samples" / "frozen.safetensors"
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(bdl.StoreError, match="frozen.safetensors was altered"):
-        bdl.Posterior.load(tmp_path, Net())
-    path.unlink()
-    with pytest.raises(bdl.StoreError, match="frozen.safetensors cannot be read"):
-        bdl.Posterior.load(tmp_path, Net())
-
-
 def test_runs_with_other_frozen_parts_are_not_merged(tmp_path):
     appended(tmp_path / "a", network().eval())()
     other = network().eval()
@@ -300,10 +285,6 @@ def test_a_stack_that_shares_nothing_is_refused_with_the_remedy(tmp_path):
 
 
 def test_refreshed_statistics_of_a_frozen_part_are_refused(tmp_path):
-    keep = bdl.schedules.EveryStep(burn_in=3, every=3)
-    trainer = L.Trainer(
-        max_steps=6, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        default_root_dir=tmp_path, callbacks=[bdl.CollectSamples(keep, batchnorm="refresh")],
-    )  # fmt: skip
+    trainer = toys.trainer(tmp_path, 6, [bdl.CollectSamples(KEEP, batchnorm="refresh")])
     with pytest.raises(bdl.ConfigError, match="part of it is frozen"):
         trainer.fit(bayesian(network(), only="head.*"), LOADER)

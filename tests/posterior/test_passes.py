@@ -66,11 +66,11 @@ class FromDisk:
         yield from TensorSlices(X, VALUES, batch_size=10)
 
 
-def test_data_of_somebody_else_are_read_by_callers_thread_alone(regression, monkeypatch):
-    posterior, used = bdl.Posterior.load(*regression[:2]), []
+def test_data_of_somebody_else_are_read_by_callers_thread_alone(of_numbers, monkeypatch):
+    used: list[int] = []
     monkeypatch.setattr(passes, "ahead", lambda items: used.append(1) or ahead(items))
     loader = FromDisk()
-    apart, together = posterior.evaluate(loader), posterior.evaluate(TensorSlices(X, VALUES, batch_size=10))
+    apart, together = of_numbers.evaluate(loader), of_numbers.evaluate(TensorSlices(X, VALUES, batch_size=10))
     assert loader.threads == {threading.get_ident()} and used == [1]
     assert apart.metrics() == together.metrics()
 
@@ -106,16 +106,15 @@ class Count:
 
 
 @pytest.fixture
-def pair(regression, monkeypatch):
+def pair(of_numbers, monkeypatch):
     """(whole, in slices of 7 items, counts): evaluations of the 40 items in batches of 10, and what the second read."""
-    posterior = bdl.Posterior.load(*regression[:2])
     loader = TensorSlices(X, VALUES, batch_size=10)
-    whole = posterior.evaluate(loader)
+    whole = of_numbers.evaluate(loader)
     monkeypatch.setattr(stored_outputs, "OUTPUTS_IN_MEMORY", 7 * PER_ITEM)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: pytest.fail("a temporary file"))
     count = Count(monkeypatch)
     done: list[tuple[int, int]] = []
-    sliced = posterior.evaluate_all({"": loader}, lambda *now: done.append(now))[""]
+    sliced = of_numbers.evaluate_all({"": loader}, lambda *now: done.append(now))[""]
     assert done == sorted(done) and done[-1] == (8 * 40, 8 * 40)
     return whole, sliced, count
 

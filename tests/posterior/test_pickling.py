@@ -10,19 +10,13 @@ import torch
 import toys
 
 import bdl
-from bdl.models import MLP
 
 
-@pytest.fixture
-def run(tmp_path):
+def test_a_cached_posterior_can_be_pickled_and_needs_no_file(tmp_path):
     toys.sample(tmp_path / "run")
-    return tmp_path / "run"
-
-
-def test_a_cached_posterior_can_be_pickled_and_needs_no_file(run):
-    posterior, (x, _) = bdl.Posterior.load(run, MLP((toys.D, 5, toys.K))).cache(), toys.tensors(seed=2)
+    posterior, (x, _) = bdl.Posterior.load(tmp_path / "run", toys.plain()).cache(), toys.tensors(seed=2)
     expected = posterior.predict(x).probs
-    shutil.rmtree(run)
+    shutil.rmtree(tmp_path / "run")
     again = pickle.loads(pickle.dumps(posterior))
     assert torch.equal(again.predict(x).probs, expected) and again.samples == posterior.samples
 
@@ -30,7 +24,7 @@ def test_a_cached_posterior_can_be_pickled_and_needs_no_file(run):
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_network_in_double_precision_takes_inputs_in_it(run, cached):
     x, _ = toys.tensors(seed=2)
-    single, double = (bdl.Posterior.load(run, MLP((toys.D, 5, toys.K)).to(d)) for d in (torch.float32, torch.float64))
+    single, double = (bdl.Posterior.load(run, toys.plain().to(d)) for d in (torch.float32, torch.float64))
     if cached:
         double.cache()
     torch.testing.assert_close(double.predict(x.double()).probs, single.predict(x).probs, rtol=0, atol=1e-6)

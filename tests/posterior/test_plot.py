@@ -28,10 +28,9 @@ def ax():
     return Figure().subplots()
 
 
-@pytest.fixture(scope="module")
-def numbers(regression) -> bdl.ValuePrediction:
-    folder, net, _ = regression
-    return bdl.Posterior.load(folder, net, likelihood=bdl.HeteroscedasticNLL()).predict(NUMBERS_X)
+@pytest.fixture
+def numbers(of_numbers) -> bdl.ValuePrediction:
+    return of_numbers.predict(NUMBERS_X)
 
 
 def line(ax, label: str) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import toys
-from by_hand import settled, settled_run
+from by_hand import record, settled, settled_run
 from torch import nn
 
 import bdl
@@ -57,25 +57,7 @@ def draws() -> tuple[list[Record], np.ndarray]:
         at = theta.detach().clone()
         sampler.step(closure)
         if k % BETWEEN == 1:
-            log_weight = sampler.log_weight.tolist()
-            records.append(
-                Record(
-                    k,
-                    0,
-                    list(range(CHAINS)),
-                    0,
-                    0.02,
-                    1.0,
-                    2.0,
-                    None,
-                    energies(at).tolist(),
-                    log_weight,
-                    True,
-                    "",
-                    0,
-                    "",
-                )
-            )
+            records.append(record(k, sampler.log_weight.tolist(), energy_full=energies(at).tolist()))
             first.append((at[:, 0] < 0).numpy())
     return records, np.stack(first)  # (3, C)
 
@@ -102,7 +84,7 @@ def test_the_weights_of_chains_that_share_psi_lead_back_to_law(draws):
 def test_one_normalisation_for_each_psi():
     """Chains 0 and 1 share psi, chain 2 has its own. Weights of a psi sum to the number of its chains."""
     logs = {5: [0.0, math.log(3.0), 700.0], 6: [math.log(2.0), math.log(2.0), 700.0 + math.log(3.0)]}
-    records = [Record(k, 0, [0, 1, 2], 0, 0.1, 1.0, 1.0, None, None, v, True, "", 0, "") for k, v in logs.items()]
+    records = [record(k, v, zeta=1.0) for k, v in logs.items()]
     weights = sample_weights([(c, r, c) for r in records for c in range(3)], 3, "importance", psi_of=[0, 0, 2])
     expected = {(0, 5): 0.25, (0, 6): 0.5, (1, 5): 0.75, (1, 6): 0.5, (2, 5): 0.25, (2, 6): 0.75}
     assert weights.by_key == pytest.approx(expected)

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from by_hand import mixture_of
+from sklearn.metrics import average_precision_score, roc_auc_score
+from test_metrics import draw
 from torch import Tensor
 
 import bdl
@@ -19,7 +22,7 @@ from bdl.errors import ConfigError
 from bdl.posterior.class_scores import ClassScores
 from bdl.posterior.metrics import classification_metrics, reliability_bins, shares_below, value_metrics
 from bdl.posterior.ood import detection
-from bdl.posterior.prediction import ValuePrediction
+from bdl.posterior.prediction import ValuePrediction, of_mixture
 
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -34,6 +37,7 @@ SURE = two(*[1.0] * 6, *[0.97] * 4)
 CASES = {
     "certain and right": (two(1.0, 1.0, 0.0), [0, 0, 1]),
     "certain and wrong": (two(1.0, 0.0), [1, 0]),
+    "certain and wrong in single precision": (torch.eye(3), [1, 2, 0]),
     "confidence 1 beside 0.97": (SURE, [0] * 5 + [1] + [0] * 4),
     "one item": (two(0.7), [1]),
     "one item of confidence 1": (two(1.0), [0]),
@@ -43,6 +47,9 @@ CASES = {
     "borders of bins": (torch.tensor([[k / 15, 1 - k / 15] for k in range(16)]).double(), [0, 1] * 8),
     "borders of bins in single precision": (torch.tensor([[k / 15, 1 - k / 15] for k in range(16)]), [1, 0] * 8),
     "a uniform distribution": (torch.full((9, 3), 1 / 3).double(), [0, 1, 2] * 3),
+    "many items of two classes": draw(300, 2),
+    "many items of six classes": draw(203, 6),
+    "many classes": draw(60, 100),
 }  # fmt: skip
 
 
@@ -77,27 +84,9 @@ def by_definition(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
     }  # fmt: skip
 
 
-def area(score: np.ndarray, positive: np.ndarray) -> float:
-    """P(a positive item scores higher than a negative one), ties half, over all pairs."""
-    pairs = [(a > b) + 0.5 * (a == b) for a in score[positive] for b in score[~positive]]
-    return float(np.mean(pairs)) if pairs else math.nan
-
-
-def average_precision(score: np.ndarray, positive: np.ndarray) -> float:
-    """Σ (recall_i - recall_(i-1)) precision_i over all different thresholds, from the largest."""
-    if not positive.any():
-        return math.nan
-    total, before = 0.0, 0.0
-    for threshold in sorted(set(score), reverse=True):
-        found = positive[score >= threshold]
-        recall = found.sum() / positive.sum()
-        total, before = total + (recall - before) * found.mean(), recall
-    return float(total)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_each_score_of_classes_is_its_definition(name):
-    probs, labels = CASES[name][0], torch.tensor(CASES[name][1])
+    probs, labels = CASES[name][0], torch.as_tensor(CASES[name][1])
     expected = by_definition(probs.double().numpy(), labels.numpy())
     found = classification_metrics(probs, labels)
     of_classes = ClassScores.of(probs, labels)
@@ -111,8 +100,9 @@ def test_each_score_of_classes_is_its_definition(name):
     assert float(((accuracy - confidence).abs() * count).nansum()) / len(probs) == pytest.approx(found["ece"])
     for k in range(probs.shape[1]):
         score, positive = probs[:, k].double().numpy(), labels.numpy() == k
-        assert float(of_classes.auc[k]) == pytest.approx(area(score, positive), nan_ok=True)
-        assert float(of_classes.ap[k]) == pytest.approx(average_precision(score, positive), nan_ok=True)
+        ap = average_precision_score(positive, score) if positive.any() else math.nan
+        auc = math.nan if positive.all() else roc_auc_score(positive, score) if positive.any() else math.nan
+        assert (float(of_classes.auc[k]), float(of_classes.ap[k])) == pytest.approx((auc, ap), nan_ok=True)
     modules = {
         "nll": bdl.metrics.PredictiveNLL(), "brier": bdl.metrics.BrierScore(), "aurc": bdl.metrics.AURC(),
         "ece_adaptive": bdl.metrics.AdaptiveECE(), "coverage_at_5_risk": bdl.metrics.CoverageAtRisk(),
@@ -132,7 +122,7 @@ def test_detection_is_its_definition_with_ties_and_single_items(inside, outside)
     score, strange = np.array(inside + outside), np.arange(len(inside) + len(outside)) >= len(inside)
     rates = [((score >= t)[~strange].mean(), (score >= t)[strange].mean()) for t in sorted(set(score), reverse=True)]
     expected = {
-        "auroc": area(score, strange), "aupr": average_precision(score, strange),
+        "auroc": roc_auc_score(strange, score), "aupr": average_precision_score(strange, score),
         "fpr95": min(alarms for alarms, found in rates if found >= 0.95),
     }  # fmt: skip
     assert detection(torch.tensor(inside), torch.tensor(outside)) == pytest.approx(expected)
@@ -140,13 +130,7 @@ def test_detection_is_its_definition_with_ties_and_single_items(inside, outside)
 
 def of_draws(means: list[list[float]], std: float) -> ValuePrediction:
     """An equal mixture of normal laws: (networks, n) means, and one standard deviation."""
-    from bdl.posterior.mixture import PredictiveMixture
-    from bdl.posterior.prediction import of_mixture
-    from bdl.posterior.stored_outputs import StoredOutputs
-
-    outputs = StoredOutputs()
-    outputs.add(torch.tensor(means, dtype=torch.float64)[..., None])
-    return of_mixture(PredictiveMixture(outputs, bdl.GaussianNLL(std), torch.ones(len(means))))
+    return of_mixture(mixture_of(torch.tensor(means, dtype=torch.float64)[..., None], bdl.GaussianNLL(std)))
 
 
 def normal_cdf(z: Any) -> Any:

@@ -87,12 +87,10 @@ def test_the_stacked_average_against_one_by_hand(run, posterior):
     np.testing.assert_allclose(stacking.weights, stacking_weights(log_p), rtol=1e-4)
 
 
-def test_the_stacked_average_of_numbers(regression):
-    folder, net, _ = regression
-    posterior = bdl.Posterior.load(folder, net)
-    posterior.stack(TensorSlices(NUMBERS_X, NUMBERS_Y))
-    evaluation = posterior.evaluate(TensorSlices(NUMBERS_X, NUMBERS_Y))
-    mixture = posterior.predict(NUMBERS_X, "stacking")
+def test_the_stacked_average_of_numbers(of_numbers):
+    of_numbers.stack(TensorSlices(NUMBERS_X, NUMBERS_Y))
+    evaluation = of_numbers.evaluate(TensorSlices(NUMBERS_X, NUMBERS_Y))
+    mixture = of_numbers.predict(NUMBERS_X, "stacking")
     torch.testing.assert_close(
         evaluation.stacked_losses(), -mixture.log_density(NUMBERS_Y).double(), rtol=1e-5, atol=1e-6
     )

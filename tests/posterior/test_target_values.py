@@ -7,12 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from by_hand import mixture_of
 
 import bdl
 from bdl.posterior.metrics import value_metrics
-from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.prediction import of_mixture
-from bdl.posterior.stored_outputs import StoredOutputs
 from bdl.posterior.target_values import Units, target_metrics, target_rows, values_of
 from bdl.posterior.value_evaluation import ValueEvaluation
 
@@ -40,10 +39,8 @@ def evaluation() -> ValueEvaluation:
 def alone(target: int) -> tuple[dict[str, float], torch.Tensor]:
     """The scores of the mixture for one target, in its units, on the items that have it; and these items."""
     outputs, y = drawn()
-    rows, stored = (~y[:, target].isnan()).nonzero().squeeze(1), StoredOutputs()
-    stored.add(outputs[:, rows][..., [target, target + K]])
-    mixture = PredictiveMixture(stored, bdl.HeteroscedasticNLL(), torch.ones(NETWORKS))
-    units = UNITS[target]
+    rows, units = (~y[:, target].isnan()).nonzero().squeeze(1), UNITS[target]
+    mixture = mixture_of(outputs[:, rows][..., [target, target + K]], bdl.HeteroscedasticNLL())
     prediction = of_mixture(mixture).rescaled(units.shift, units.scale)
     return value_metrics(prediction, units.shift + units.scale * y[rows, target]), rows
 

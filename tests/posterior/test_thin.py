@@ -98,20 +98,18 @@ def test_without_labels_the_divergence_from_the_average_decides(posterior):
 
 
 @pytest.mark.parametrize("labels", slow_where(bool, [True, False]))
-def test_numbers_with_and_without_labels(regression, labels):
-    folder, net, _ = regression
-    posterior = bdl.Posterior.load(folder, net)
+def test_numbers_with_and_without_labels(of_numbers, labels):
     by = "nll" if labels else "divergence"
-    small = posterior.thin(3, TensorSlices(NUMBERS_X, NUMBERS_Y), by=by)
+    small = of_numbers.thin(3, TensorSlices(NUMBERS_X, NUMBERS_Y), by=by)
     scores = small.thinning.scores
     assert scores["chosen"] <= scores["spaced"]
     if labels:
-        of_all, of_small = (-p.predict(NUMBERS_X).log_density(NUMBERS_Y).mean().item() for p in (posterior, small))
+        of_all, of_small = (-p.predict(NUMBERS_X).log_density(NUMBERS_Y).mean().item() for p in (of_numbers, small))
         assert scores["all"] == pytest.approx(of_all, rel=1e-4) and scores["chosen"] == pytest.approx(
             of_small, rel=1e-4
         )
     else:
-        of_all, of_small = posterior.predict(NUMBERS_X), small.predict(NUMBERS_X)
+        of_all, of_small = of_numbers.predict(NUMBERS_X), small.predict(NUMBERS_X)
         y = of_all.draw(2000)
         gaps = torch.stack([of_all.log_density(one) - of_small.log_density(one) for one in y]).double()
         error = gaps.mean(1).std() / len(gaps) ** 0.5

@@ -15,6 +15,7 @@ import torch
 import toys
 from by_hand import NUMBERS_X as X
 from by_hand import NUMBERS_Y as VALUES
+from by_hand import mixture_of
 from scipy import integrate, optimize
 from torch import nn
 from torch.func import functional_call
@@ -120,41 +121,21 @@ def test_crps_is_the_integral_of_the_squared_difference(likelihood):
         assert float(scores[n, k]) == pytest.approx(expected, abs=error)
 
 
+def crps_by_pairs(means: torch.Tensor, stds: torch.Tensor, y: torch.Tensor | float) -> torch.Tensor:
+    """(n, k) E|Y - y| - E|Y - Y'| / 2 by scipy, of equally many networks N(means, stds²), each (S, n, k)."""
+    distance = lambda m, s: torch.as_tensor(m * (2 * st.norm.cdf(m / s) - 1) + 2 * s * st.norm.pdf(m / s))  # noqa: E731
+    pairs = [distance(means - m, (stds.square() + s.square()).sqrt()).mean(0) for m, s in zip(means, stds, strict=True)]
+    return distance(means - y, stds).mean(0) - torch.stack(pairs).mean(0) / 2
+
+
 def test_crps_is_exact_where_few_networks_are_very_narrow():
     """Long tails, in which an error of the distribution function would add up to 1e-4."""
     random = torch.Generator().manual_seed(0)
     outputs = torch.randn(1000, 3, 2, generator=random, dtype=torch.float64)
     outputs[:20, :, 1] -= 2
-    stored = StoredOutputs()
-    stored.add(outputs)
-    mixture = PredictiveMixture(stored, bdl.HeteroscedasticNLL(), torch.ones(1000))
-    y, held = torch.zeros(3, dtype=torch.float64), stored.of(slice(0, 3)).double()
-    means, stds = mixture.likelihood.mean(held), mixture.likelihood.variance(held).sqrt()
-
-    def distance(mean, std):
-        z = mean / std
-        return 2 * std * torch.exp(-0.5 * z**2) / math.sqrt(2 * math.pi) + mean * torch.erf(z / math.sqrt(2))
-
-    spread = torch.stack(
-        [distance(means - m, (stds**2 + s**2).sqrt()).mean(0) for m, s in zip(means, stds, strict=True)]
-    ).mean(0)
-    expected = distance(means, stds).mean(0) - 0.5 * spread
-    torch.testing.assert_close(mixture.crps(y), expected, atol=1e-5, rtol=0)
-
-
-def test_crps_by_pairs_equals_crps_by_quadrature():
-    """60 networks that are much wider than they are apart take the quadrature, which is cheaper."""
-    generator = torch.Generator().manual_seed(0)
-    each = torch.randn(60, N, 2 * K, generator=generator) * 0.3
-    outputs = StoredOutputs()
-    outputs.add(each)
-    mixture = PredictiveMixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(60))
-    y = torch.randn(N, K, generator=generator, dtype=D64)
-    means, stds = each[..., :K].double(), (each[..., K:].double() / 2).exp()
-    gap = lambda m, s: torch.as_tensor(st.foldnorm(m.abs() / s, scale=s).mean())  # noqa: E731
-    pairs = gap(means[:, None] - means, (stds[:, None].square() + stds.square()).sqrt()).mean((0, 1))
-    expected = gap(means - y, stds).mean(0) - pairs / 2
-    torch.testing.assert_close(mixture.crps(y), expected, atol=1e-5, rtol=1e-5)
+    mixture, held = mixture_of(outputs, bdl.HeteroscedasticNLL()), outputs.float().double()
+    expected = crps_by_pairs(held[..., :1], (held[..., 1:] / 2).exp(), 0.0)
+    torch.testing.assert_close(mixture.crps(torch.zeros(3)), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("apart", [0.1, 30.0], ids=["together", "far apart"])
@@ -164,10 +145,9 @@ def test_the_quadrature_of_crps_is_all_pairs_also_where_networks_differ_in_width
     """Its steps are those of the bulk: some laws are e^8 times as narrow as others, and some far away."""
     generator = torch.Generator().manual_seed(0)
     means, log_var = apart * torch.randn(60, N, generator=generator), widths * torch.randn(60, N, generator=generator)
-    outputs = StoredOutputs()
-    outputs.add(torch.stack([means, log_var], -1))
     w = torch.ones(60) if weights == "equal" else 0.01 + torch.rand(60, generator=generator)
-    mixture, y = PredictiveMixture(outputs, bdl.HeteroscedasticNLL(), w), torch.zeros(N, 1, dtype=D64)
+    mixture = mixture_of(torch.stack([means, log_var], -1), bdl.HeteroscedasticNLL(), w)
+    y = torch.zeros(N, 1, dtype=D64)
     monkeypatch.setattr("bdl.posterior.normal_mixture.PAIR", 1e4)
     by_quadrature = mixture.crps(y)
     monkeypatch.setattr("bdl.posterior.normal_mixture.PAIR", 0)
@@ -202,9 +182,8 @@ def test_draws_have_the_law_of_the_mixture_and_one_network_each(likelihood):
 
 def test_draws_of_two_items_come_from_the_same_network():
     """Two networks, far apart: both items of a draw lie near one of them."""
-    outputs = StoredOutputs()
-    outputs.add(torch.tensor([[[0.0], [0.0]], [[100.0], [100.0]]]))
-    draws = of_mixture(PredictiveMixture(outputs, bdl.GaussianNLL(1.0), torch.ones(2))).draw(200)
+    far = torch.tensor([0.0, 100.0]).view(2, 1, 1).expand(2, 2, 1)
+    draws = of_mixture(mixture_of(far, bdl.GaussianNLL(1.0))).draw(200)
     near = draws.squeeze(-1) > 50
     assert torch.equal(near[:, 0], near[:, 1]) and 60 < int(near[:, 0].sum()) < 140
 
@@ -212,11 +191,8 @@ def test_draws_of_two_items_come_from_the_same_network():
 @pytest.mark.parametrize("spread", [1e-3, 30.0])
 def test_quantiles_far_from_zero_and_between_far_components(spread):
     """Means near 1e4 with a spread of 1e-3, and components 30 standard deviations apart."""
-    outputs, std = StoredOutputs(), 1e-3 if spread < 1 else 1.0
-    means = 1e4 + spread * torch.arange(3.0, dtype=D64)
-    outputs.add(means.float().view(3, 1, 1))
-    stored = means.float().double().numpy()
-    prediction = PredictiveMixture(outputs, bdl.GaussianNLL(std), torch.ones(3))
+    means, std = (1e4 + spread * torch.arange(3.0, dtype=D64)).float(), 1e-3 if spread < 1 else 1.0
+    prediction, stored = mixture_of(means.view(3, 1, 1), bdl.GaussianNLL(std)), means.double().numpy()
     for q in (0.01, 0.4, 0.99):
         cdf = lambda x: st.norm(stored, std).cdf(x).mean() - q  # noqa: E731, B023
         exact = optimize.brentq(cdf, 9e3, 1.1e4, xtol=1e-12)
@@ -233,16 +209,13 @@ def test_quantiles_in_the_tails(q):
 
 def test_quantiles_of_counts_beyond_whole_numbers_of_double_end():
     """At a rate of exp(60) neighbouring doubles are 2**34 apart, and the law is exp(30) wide."""
-    outputs = StoredOutputs()
-    outputs.add(torch.full((1, 1, 1), 60.0))
-    quantile = float(PredictiveMixture(outputs, bdl.PoissonNLL(), torch.ones(1)).quantile(0.9))
+    quantile = float(mixture_of(torch.full((1, 1, 1), 60.0), bdl.PoissonNLL()).quantile(0.9))
     assert quantile == pytest.approx(math.exp(60), rel=1e-10)
 
 
 def test_a_scale_of_zero_is_a_point_to_crps():
-    outputs = StoredOutputs()
-    outputs.add(torch.tensor([[[0.0, -4000.0]], [[1.0, -4000.0]]]))
-    crps = PredictiveMixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(2)).crps(torch.tensor([3.0]))
+    outputs = torch.tensor([[[0.0, -4000.0]], [[1.0, -4000.0]]])
+    crps = mixture_of(outputs, bdl.HeteroscedasticNLL()).crps(torch.tensor([3.0]))
     assert float(crps) == pytest.approx(2.5 - 0.25)  # E|Y - 3| - E|Y - Y'| / 2
 
 
@@ -253,25 +226,17 @@ def test_one_item_that_needs_all_pairs_does_not_change_others():
     log_var = torch.zeros(40, 3)
     log_var[:, 1] = torch.linspace(-9, 0, 40)
     outputs, y = torch.stack([means, log_var], -1), torch.tensor([0.3, -0.2, 1.0])
-
-    def crps(items) -> torch.Tensor:
-        stored = StoredOutputs()
-        stored.add(outputs[:, items])
-        return PredictiveMixture(stored, bdl.HeteroscedasticNLL(), torch.ones(40)).crps(y[items])
-
-    std = (0.5 * log_var).exp()
-    pairs = means[:, None] - means, (std[:, None].square() + std.square()).sqrt()
-    distance = lambda m, s: m * (2 * st.norm.cdf(m / s) - 1) + 2 * s * st.norm.pdf(m / s)  # noqa: E731
-    exact = distance(means - y, std).mean(0) - 0.5 * distance(*pairs).mean((0, 1))
-    together = crps([0, 1, 2]).flatten()
+    together, apart = (
+        mixture_of(outputs[:, items], bdl.HeteroscedasticNLL()).crps(y[items]).flatten()
+        for items in ([0, 1, 2], [0, 2])
+    )
+    exact = crps_by_pairs(means, (0.5 * log_var).exp(), y)
     torch.testing.assert_close(together, exact, atol=2e-5, rtol=0, check_dtype=False)
-    assert torch.equal(together[[0, 2]], crps([0, 2]).flatten())
+    assert torch.equal(together[[0, 2]], apart)
 
 
 def test_a_scale_that_overflows_leaves_the_other_items_alone():
-    outputs = StoredOutputs()
-    outputs.add(torch.tensor([[[0.0, 0.0], [0.0, 2000.0]]]).expand(30, 2, 2))
-    mixture = PredictiveMixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(30))
+    mixture = mixture_of(torch.tensor([[[0.0, 0.0], [0.0, 2000.0]]]).expand(30, 2, 2), bdl.HeteroscedasticNLL())
     assert float(mixture.quantile(0.5)[0]) == pytest.approx(0, abs=1e-5)
     assert float(mixture.crps(torch.zeros(2))[0]) == pytest.approx(
         2 * st.norm.pdf(0) - 1 / math.sqrt(math.pi), abs=1e-5
@@ -357,9 +322,8 @@ def test_scores_against_formulas_written_out():
 @pytest.mark.parametrize("likelihood", [bdl.HeteroscedasticNLL(), bdl.PoissonNLL()], ids=repr)
 def test_targets_from_the_law_itself_are_calibrated(likelihood):
     """2,000 items: a share deviates by at most 4 standard errors; targets that are too wide are far off."""
-    outputs, generator = StoredOutputs(), torch.Generator().manual_seed(0)
-    outputs.add(torch.randn(3, 2000, likelihood.num_outputs(1), generator=generator) + 1)
-    prediction = of_mixture(PredictiveMixture(outputs, likelihood, torch.ones(3)))
+    outputs = torch.randn(3, 2000, likelihood.num_outputs(1), generator=torch.Generator().manual_seed(0)) + 1
+    prediction = of_mixture(mixture_of(outputs, likelihood))
     # Each item from a network of its own: draws of one network for all items would share its error
     y = torch.stack([prediction.draw(1, seed=s)[0, s::50] for s in range(50)], 1).flatten(0, 1)
     q = torch.tensor(QUANTILE_GRID, dtype=D64)

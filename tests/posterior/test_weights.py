@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 import toys
-from by_hand import X, probabilities, settled, settled_run
+from by_hand import X, probabilities, record, settled, settled_run
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.posterior.store import Record, SampleStore
+from bdl.posterior.store import SampleStore
 from bdl.posterior.weights import sample_weights
 from bdl.schedules import Constant, EveryStep
 
@@ -84,7 +84,7 @@ def test_importance_is_refused_when_psi_never_settled(tmp_path):
 
 
 def test_no_distance_is_told_where_psi_is_above_1_at_all_samples():
-    keyed = [(0, record(k, 500.0 * k), 0) for k in range(1, 200)]
+    keyed = [(0, record(k, [500.0 * k]), 0) for k in range(1, 200)]
     with pytest.raises(ConfigError, match=r"lies far away from exp\(-U/T\), so that the weights rest on 1.0 effective"):
         sample_weights(keyed, 1, "importance")
 
@@ -94,7 +94,7 @@ def test_importance_is_refused_below_an_ess_that_means_something(effective: int,
     """`effective` samples share nearly all weight. The distance to exp(-U/T) comes first, then the noise of batches."""
     logs = [0.0] * effective + [-300.0] * (count - effective)
     noisy = [dict(energy_full=[float(k % 3)], energy_batch=[20.0 * (k % 2)]) for k in range(count)]
-    keyed = [(0, record(k, log, **noisy[k]), 0) for k, log in enumerate(logs)]
+    keyed = [(0, record(k, [log], **noisy[k]), 0) for k, log in enumerate(logs)]
     with pytest.raises(ConfigError) as error:
         sample_weights(keyed, 1, "importance")
     assert "lies about 300 nats of log weight away from exp(-U/T)" in str(error.value)
@@ -107,23 +107,16 @@ def test_importance_is_refused_below_an_ess_that_means_something(effective: int,
 @pytest.mark.parametrize(("effective", "count"), [(120, 12800), (14, 16)])
 def test_importance_is_given_where_enough_samples_share_weight(effective: int, count: int):
     logs = [0.0] * effective + [-300.0] * (count - effective)
-    keyed = [(0, record(k, log), 0) for k, log in enumerate(logs)]
+    keyed = [(0, record(k, [log]), 0) for k, log in enumerate(logs)]
     assert sample_weights(keyed, 1, "importance", full_data=True).ess == pytest.approx(effective)
 
 
 def test_chains_may_have_each_its_own_zeta():
     """Chains are normalised each by itself; within a chain zeta must not change."""
-    keyed = [(c, record(k, 0.0, zeta=2.0 + c), 0) for c in range(2) for k in range(4)]
+    keyed = [(c, record(k, [0.0], zeta=2.0 + c), 0) for c in range(2) for k in range(4)]
     assert sample_weights(keyed, 2, "importance", full_data=True).ess == pytest.approx(8)
     with pytest.raises(ConfigError, match="zeta changed"):
-        sample_weights([*keyed, (0, record(9, 0.0, zeta=3.0), 0)], 2, "importance", full_data=True)
-
-
-def record(step: int, log_weight: float, zeta: float = 2.0, **energies) -> Record:
-    about = dict(energy_full=None, energy_batch=None) | energies
-    return Record(
-        step, 0, [0], 0, 0.1, 1.0, zeta, about["energy_batch"], about["energy_full"], [log_weight], True, "", 0, ""
-    )
+        sample_weights([*keyed, (0, record(9, [0.0], zeta=3.0), 0)], 2, "importance", full_data=True)
 
 
 def test_importance_is_refused_when_temperature_changed(tmp_path):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from running import refusal, samples, whole
+from running import done, refusal, samples, whole
 
 import bdl
 from bdl.models import MLP
@@ -46,8 +46,7 @@ def test_the_draws_are_the_samples_and_iterates_stay_beside_them(swag, script):
 
 
 def test_evaluate_export_and_arviz_read_them(swag, script, tmp_path):
-    status, out, err = script("evaluate", f"runs=[{swag}]", f"out={tmp_path / 'e'}")
-    assert status == 0, err
+    done(script("evaluate", f"runs=[{swag}]", f"out={tmp_path / 'e'}"))
     ended = read_metrics(swag / "metrics.json")
     assert read_metrics(tmp_path / "e" / "metrics.json")["test/bma/nll"] == pytest.approx(ended["test/bma/nll"])
     posterior = bdl.Posterior.load(swag, torch.nn.Sequential(torch.nn.Linear(36, 6)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import refusal, sampled
+from running import done, refusal, sampled
 
 TABLE = (
     "trainer=debug", "logger=none", "data=csv", "data.target=y", "model.hidden=[]", "chains=4", "stacks=1",
@@ -39,8 +39,7 @@ def exact(tmp_path_factory, table) -> Path:
 
 @pytest.mark.parametrize("origin", ["prior", pytest.param("posterior", marks=pytest.mark.slow)])
 def test_an_exact_sampler_is_calibrated(exact, script, origin):
-    status, out, err = script("calibrate", f"run={exact}", "replications=30", "length=1", f"origin={origin}")
-    assert status == 0, err
+    out = done(script("calibrate", f"run={exact}", "replications=30", "length=1", f"origin={origin}"))
     assert "calibrated, as far as 30 replications tell" in out and "output of item 0" in out
     found = json.loads((exact / "calibration_law" / "ranks.json").read_text())
     assert found["replications"] == 30 and found["worst_p"] > 0.01 and found["from"] == origin
@@ -49,8 +48,7 @@ def test_an_exact_sampler_is_calibrated(exact, script, origin):
 
 def test_a_heated_sampler_is_not(tmp_path, table, script):
     sampled(tmp_path / "run", *TABLE, table, *HOT, steps=120)
-    status, out, err = script("calibrate", f"run={tmp_path / 'run'}", "replications=40", "length=1")
-    assert status == 0, err
+    out = done(script("calibrate", f"run={tmp_path / 'run'}", "replications=40", "length=1"))
     assert (
         "not calibrated" in out
         and json.loads((tmp_path / "run/calibration_law/ranks.json").read_text())["worst_p"] < 0.01

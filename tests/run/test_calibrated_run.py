@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from running import ON_TABLE
+from running import ON_TABLE, done
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
@@ -30,8 +30,7 @@ def sample(script, mixed_table, folder, target: str, *overrides: str):
 
 def predict(script, mixed_table, folder, *overrides: str) -> pd.DataFrame:
     output = folder / "preds.csv"
-    status, _, err = script("predict", f"run={folder}", f"input={mixed_table}", f"output={output}", *overrides)
-    assert status == 0, err
+    done(script("predict", f"run={folder}", f"input={mixed_table}", f"output={output}", *overrides))
     return pd.read_csv(output)
 
 
@@ -56,8 +55,7 @@ def test_conformal_sets_are_in_the_report_and_the_predictions(script, mixed_tabl
     )
     _, out, _ = sample(script, mixed_table, tmp_path, "kind", "calibrate=temperature")
     assert f"bdl evaluate runs={tmp_path} calibrate=temperature" in out
-    status, out, err = script("evaluate", f"runs={tmp_path}", "calibrate=temperature")
-    assert status == 0 and "temperature scaling with T" in out, err
+    assert "temperature scaling with T" in done(script("evaluate", f"runs={tmp_path}", "calibrate=temperature"))
     scores = read_metrics(tmp_path / "evaluation" / "metrics.json")
     assert scores["test/bma_scaled/nll"] > 0
     scaled = predict(script, mixed_table, tmp_path)

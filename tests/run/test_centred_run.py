@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
 import running
 import torch
 from composing import compose
-from running import TINY, refusal, sampled, samples
+from running import TINY, refusal, sampled
 
 import bdl
 from bdl.models import MLP
@@ -45,21 +44,6 @@ def test_all_stacks_share_the_centre_of_the_file(tmp_path):
     )
     with pytest.raises(bdl.StoreError, match=r"not merged: prior\.mean is .* absent"):
         bdl.Posterior.load([tmp_path / "run", tmp_path / "other"], MLP((36, 6)))
-
-
-@pytest.mark.slow
-def test_a_killed_run_resumes_around_the_stored_centre(tmp_path):
-    """The samples are those of a whole run, to the byte, although the chains have moved away from the start."""
-    settings = ("trainer=debug", *TINY, *CENTRED, weights(tmp_path), "trainer.max_steps=2000", "checkpoint_every=300")
-    settings += ("collect.keep.every=50",)
-    sampled(tmp_path / "whole", *settings)
-    process = running.start(f"hydra.run.dir={tmp_path / 'killed'}", *settings)
-    running.stop(process, tmp_path / "killed", signal.SIGTERM)
-    process.communicate(timeout=60)
-    done = samples(tmp_path / "killed")
-    assert len(done) < len(samples(tmp_path / "whole")), "it was not stopped in time"
-    running.finish(running.start(f"hydra.run.dir={tmp_path / 'killed'}", *settings))
-    assert samples(tmp_path / "killed") == samples(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

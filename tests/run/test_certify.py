@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from running import refusal, sampled
+from running import done, refusal, sampled
 
 import bdl
 from bdl.disk.manifest import Manifest
@@ -56,8 +56,7 @@ def hot(tmp_path_factory, table) -> Path:
 
 def test_an_exact_run_is_not_contradicted_and_nothing_is_written(exact, script):
     before = {path: path.stat().st_mtime_ns for path in exact.rglob("*")}
-    status, out, err = script("verify", f"run={exact}", *SHORT)
-    assert status == 0, err
+    out = done(script("verify", f"run={exact}", *SHORT))
     assert out.rstrip().splitlines()[-1].endswith("nats): nothing contradicts T = 1"), out
     assert "nothing is bad" in out and "batch noise 1" in out and "NLL of single networks" in out
     assert before == {path: path.stat().st_mtime_ns for path in exact.rglob("*")}
@@ -80,8 +79,7 @@ def kept(hot, tmp_path_factory) -> Path:
 
 def test_kept_states_are_a_run_of_their_own(kept, script, tmp_path):
     """20 states of every chain after the first half, at a lower energy; commands read them, and nothing merges them."""
-    status, out, err = script("verify", f"run={kept}", *SHORT, "keep=true")
-    assert status == 0 and "kept: 160 networks in" in out, out + str(err)
+    assert "kept: 160 networks in" in done(script("verify", f"run={kept}", *SHORT, "keep=true"))
     folder = kept / "continued"
     net = MLP((4, 2))
     before, after = (bdl.Posterior.load(f, net) for f in (kept, folder))
@@ -96,12 +94,10 @@ def test_kept_states_are_a_run_of_their_own(kept, script, tmp_path):
     with pytest.raises(bdl.StoreError, match="not merged: continued"):
         bdl.Posterior.load([kept, folder], net)
     assert {row.what for row in look(folder) if row.state == "bad"} == set()
-    status, out, err = script("evaluate", f"runs={folder}", f"out={tmp_path / 'out'}")
-    assert status == 0, err
+    done(script("evaluate", f"runs={folder}", f"out={tmp_path / 'out'}"))
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert metrics["samples"] == 160 and metrics["t_eff"] == 1 and metrics["noise_ratio"] == 0
-    status, out, _ = script("verify", f"run={kept}")
-    assert status == 0 and "continued: law.json" in out
+    assert "continued: law.json" in done(script("verify", f"run={kept}"))
     assert "continued holds samples already: move or remove it" in refusal(
         script("verify", f"run={kept}", *SHORT, "keep=true")
     )
@@ -132,13 +128,6 @@ def record(run: Path, **changes) -> None:
             Manifest(run).write("config.yaml", "config", OmegaConf.to_yaml(config).encode())
 
 
-REFUSED = {
-    "approximation": ({"target": {"approximation": {"type": "bdl.SWAG"}}}, "draws of an approximation"),
-    "prior": ({"sampler__prior__precision": 5}, "the prior in the config.yaml of"),
-    "augmented": ({"data__augment": "x"}, "law=true"),
-}
-
-
 def test_what_has_no_certificate_is_refused_in_one_line(table, tmp_path, script):
     """Runs that are as long as it takes to keep two samples."""
     few = ("collect.keep.burn_in=4", "collect.keep.every=2")
@@ -155,9 +144,15 @@ def test_what_has_no_certificate_is_refused_in_one_line(table, tmp_path, script)
 
 
 @pytest.mark.filterwarnings("ignore::bdl.errors.BdlWarning")
-@pytest.mark.parametrize("name", ["approximation", "prior"])
-def test_recorded_laws_that_do_not_fit_are_refused(exact, tmp_path, script, name):
-    changes, words = REFUSED[name]
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"target": {"approximation": {"type": "bdl.SWAG"}}}, "draws of an approximation"),
+        ({"sampler__prior__precision": 5}, "the prior in the config.yaml of"),
+    ],
+    ids=["approximation", "prior"],
+)
+def test_recorded_laws_that_do_not_fit_are_refused(exact, tmp_path, script, changes, words):
     run = Path(shutil.copytree(exact, tmp_path / "run"))
     record(run, **changes)
     assert words in refusal(script("verify", f"run={run}", *SHORT))

@@ -17,7 +17,7 @@ from cifar_files import Folder
 from composing import CONF, compose
 from hydra.utils import instantiate
 from repeats import slow_where
-from running import SMOOTHED, TINY, planned, sampled, samples
+from running import SMOOTHED, TINY, done, planned, sampled, samples
 
 from bdl.errors import BdlWarning
 from bdl.run import command, train
@@ -211,8 +211,7 @@ def test_out_of_distribution_images_are_scored_where_given(tmp_path, monkeypatch
 
 
 def finished(script, run: Path, folder: Folder) -> dict[str, float]:
-    status, _, err = script("train", f"hydra.run.dir={run}", *cifar(folder))
-    assert status == 0, err
+    done(script("train", f"hydra.run.dir={run}", *cifar(folder)))
     return json.loads((run / "metrics.json").read_text())
 
 

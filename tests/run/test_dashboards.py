@@ -15,6 +15,7 @@ import pytest
 import yaml
 from composing import CONF, composed
 from PIL import Image
+from running import done
 
 HEADER, BLOCK = 7, 2**15  # bytes: of the file and of a record; of a block of LevelDB's log
 
@@ -42,8 +43,7 @@ def records(path: Path):
 def test_an_offline_wandb_run_holds_report_pictures_and_series(tmp_path, script):
     pytest.importorskip("wandb")
     options = ("chains=2", "stacks=1", "monitor_every=4", "trainer.max_steps=12", "collect.keep.every=2")
-    status, _, err = script("train", f"hydra.run.dir={tmp_path / 'a'}", "trainer=debug", "logger=wandb", *options)
-    assert status == 0, err
+    done(script("train", f"hydra.run.dir={tmp_path / 'a'}", "trainer=debug", "logger=wandb", *options))
     (folder,) = (tmp_path / "a" / "wandb").glob("offline-run-*")
     (path,) = folder.glob("*.wandb")
     found = list(records(path))
@@ -73,8 +73,7 @@ def test_an_offline_wandb_run_holds_report_pictures_and_series(tmp_path, script)
 def test_tensorboard_shows_the_same_pictures(tmp_path, script):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     options = ("chains=2", "stacks=1", "monitor_every=4", "trainer.max_steps=12", "collect.keep.every=2")
-    status, _, err = script("train", f"hydra.run.dir={tmp_path / 'a'}", "trainer=debug", "logger=tensorboard", *options)
-    assert status == 0, err
+    done(script("train", f"hydra.run.dir={tmp_path / 'a'}", "trainer=debug", "logger=tensorboard", *options))
     (folder,) = {p.parent for p in (tmp_path / "a").rglob("events.out.*")}
     events = accumulator.EventAccumulator(str(folder)).Reload()
     assert {"pictures/Energy", "pictures/Reliability"} <= set(events.Tags()["images"])

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from running import refusal
+from running import done, refusal
 
 import bdl
 from bdl.contrib.distillation.command import student_model
@@ -58,15 +58,12 @@ def test_a_thinned_run_is_a_run(run, script, tmp_path):
     data = bdl.data.LandsatDataModule()
     small = bdl.Posterior.load(run, MLP((36, 6))).thin(3, data.slices("test"), by="nll")
     small.save(tmp_path / "small")
-    status, out, err = script("verify", str(tmp_path / "small"))
-    assert status == 0, (out, err)
-    status, out, err = script("evaluate", str(tmp_path / "small"), "splits=[test]", f"out={tmp_path / 'e'}")
-    assert status == 0, err
+    done(script("verify", str(tmp_path / "small")))
+    done(script("evaluate", str(tmp_path / "small"), "splits=[test]", f"out={tmp_path / 'e'}"))
     metrics = json.loads((tmp_path / "e" / "metrics.json").read_text())
     assert metrics["samples"] == 3
     assert metrics["test/bma/nll"] == pytest.approx(small.thinning.scores["chosen"], rel=1e-4)
-    status, out, err = script("distil", str(tmp_path / "small"), *SHORT)
-    assert status == 0 and "in place of 3" in out, err
+    assert "in place of 3" in done(script("distil", str(tmp_path / "small"), *SHORT))
 
 
 def test_the_model_of_a_student():

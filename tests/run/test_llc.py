@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from running import refusal, whole
+from running import done, refusal, whole
 
 import bdl
 from bdl.models import MLP
@@ -32,8 +32,7 @@ def measured(net, seed: int = 0) -> bdl.CoefficientEstimate:
 
 def test_the_start_of_a_run_is_measured(started, script, tmp_path):
     """Network 1 of the ensemble; the file holds what the function finds for it."""
-    status, out, err = script("llc", f"run={started}", *SHORT, "chain=1", f"out={tmp_path / 'llc.json'}")
-    assert status == 0, err
+    out = done(script("llc", f"run={started}", *SHORT, "chain=1", f"out={tmp_path / 'llc.json'}"))
     net = MLP((36, 6))
     members = list(bdl.Posterior.load(started / "start", net).stream())
     net.load_state_dict(members[1].tensors)
@@ -46,13 +45,9 @@ def test_a_checkpoint_or_the_last_state_is_measured(started, run, script, tmp_pa
     torch.manual_seed(0)
     net = MLP((36, 6))
     torch.save(net.state_dict(), tmp_path / "weights.pt")
-    status, out, err = script(
-        "llc", f"run={started}", *SHORT, f"path={tmp_path / 'weights.pt'}", f"out={tmp_path / 'a.json'}"
-    )
-    assert status == 0, err
+    done(script("llc", f"run={started}", *SHORT, f"path={tmp_path / 'weights.pt'}", f"out={tmp_path / 'a.json'}"))
     assert json.loads((tmp_path / "a.json").read_text())["value"] == pytest.approx(measured(net).value, rel=1e-6)
-    status, out, err = script("llc", str(run), *SHORT)
-    assert status == 0 and "the last state of chain 0" in out, err
+    assert "the last state of chain 0" in done(script("llc", str(run), *SHORT))
 
 
 @pytest.mark.parametrize(

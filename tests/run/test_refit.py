@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
-from running import asked, compose, refusal
+from running import asked, compose, done, refusal
 
 import bdl
 from bdl.run.config import config_hash
@@ -65,8 +65,7 @@ def test_the_refit_has_all_rows_and_no_scores_of_held_out_ones(script, refitted,
     assert f"on held-out rows those of run stand: rmse {judged['test/bma/rmse']:.4g}" in page
     target = json.loads((refitted / "refit" / "preprocessing.json").read_text())["target"]
     assert target["mean"] == pytest.approx(pd.read_csv(table)["y"].mean())
-    status, out, _ = script("verify", f"run={refitted}")
-    assert status == 0 and "refit: config.yaml" in out
+    assert "refit: config.yaml" in done(script("verify", f"run={refitted}"))
 
 
 def test_predictions_are_those_of_the_refit_and_say_so(script, refitted, table, tmp_path):
@@ -79,8 +78,7 @@ def test_predictions_are_those_of_the_refit_and_say_so(script, refitted, table, 
     with_refit, direct = pd.read_csv(output), bdl.predict_table(refitted / "refit", rows)
     np.testing.assert_allclose(with_refit["mean"], direct["mean"], rtol=1e-5)
     np.testing.assert_allclose(bdl.predict_table(refitted, rows)["mean"], direct["mean"], rtol=1e-12)
-    status, out, _ = script(*command, "refit=false")
-    assert status == 0 and "from all rows" not in out
+    assert "from all rows" not in done(script(*command, "refit=false"))
     without = pd.read_csv(output)
     np.testing.assert_allclose(without["mean"], bdl.predict_table(refitted, rows, refit=False)["mean"], rtol=1e-5)
     assert (without["mean"] - with_refit["mean"]).abs().max() > 1e-4

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from running import ON_TABLE
+from running import ON_TABLE, done
 
 from bdl.run.predict import predict_table
 from bdl.run.records import read_metrics
@@ -43,16 +43,14 @@ def test_groups_from_the_command_to_intervals(script, tmp_path):
         "data.val_fraction=0.5",
     )
     calibrated = ("calibrate=conformal", "calibrate.level=0.8")
-    status, out, err = script("train", f"hydra.run.dir={tmp_path / 'run'}", *SMALL, *words, *calibrated)
-    assert status == 0, err
+    out = done(script("train", f"hydra.run.dir={tmp_path / 'run'}", *SMALL, *words, *calibrated))
     counts, page = "rows of one person stay together, 10 train, 10 val, 5 test groups", tmp_path / "run" / "report.html"
     assert counts in out and counts in page.read_text() and "for items of new groups" in page.read_text()
     metrics = read_metrics(tmp_path / "run" / "metrics.json")
     assert metrics["calibration/groups"] == 10 and metrics["calibration/items"] == 80
     preds, _ = predict(script, tmp_path / "run", path)
     assert (preds["low"] < preds["high"]).all() and len(preds) == 200
-    status, _, err = script("evaluate", f"runs=[{tmp_path / 'run'}]", *calibrated)
-    assert status == 0, err
+    done(script("evaluate", f"runs=[{tmp_path / 'run'}]", *calibrated))
     again = read_metrics(tmp_path / "run" / "evaluation" / "metrics.json")
     assert again["calibration/groups"] == 10
     assert again["test/conformal/coverage"] == pytest.approx(metrics["test/conformal/coverage"])

@@ -19,7 +19,6 @@ from running import planned, sampled, samples, start, start_interpreter, stop
 from safetensors.torch import load_file
 
 import bdl
-from bdl.interrupts import signal_in_words
 from bdl.run import train
 
 LONG = (
@@ -33,24 +32,6 @@ def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("long")
     sampled(folder, *LONG)
     return samples(folder)
-
-
-@pytest.mark.slow  # test_stacks_in_one_run_are_those_of_runs_of_their_own is stopped and resumed too
-@pytest.mark.parametrize(("signum", "begin"), [(signal.SIGTERM, start_interpreter), (signal.SIGINT, start)])
-def test_a_signal_stops_after_a_step_and_same_command_resumes(tmp_path, uninterrupted, signum, begin):
-    process = begin(f"hydra.run.dir={tmp_path}", *LONG)
-    stop(process, tmp_path, signum)
-    _, err = process.communicate(timeout=200)
-    assert process.returncode == 128 + signum
-    checkpoint = tmp_path / "checkpoints" / "last.ckpt"
-    assert err.splitlines() == [
-        f"bdl: stopped by {signal_in_words(signum)}; the same command resumes from {checkpoint}"
-    ]
-    assert 0 < torch.load(checkpoint, weights_only=True)["global_step"] < 3000
-    assert not (tmp_path / "metrics.json").exists()
-    train.run(planned(f"run_dir={tmp_path}", *LONG))
-    assert samples(tmp_path) == uninterrupted
-    assert (tmp_path / "metrics.json").exists()
 
 
 def test_a_time_limit_is_that_of_one_call(tmp_path, uninterrupted, capsys, monkeypatch):
@@ -131,10 +112,3 @@ def test_processes_die_with_their_parent_and_the_command_resumes(tmp_path, kind)
     assert samples(whole) == samples(killed)
     assert (whole / "metrics.json").read_bytes() == (killed / "metrics.json").read_bytes()
     assert len(samples(whole)) > 35
-
-
-@pytest.mark.slow
-def test_a_stack_that_diverges_ends_the_run_in_one_line(tmp_path):
-    process = on_two("chains", tmp_path, *SHORTER, "sampler.lr=1e30")
-    _, err = process.communicate(timeout=200)
-    assert process.returncode == 1 and len(err.splitlines()) == 1 and "is not finite at step" in err

@@ -172,9 +172,6 @@ def wait_until(true) -> None:
 IMPOSSIBLE = {
     "divisor": ("stacks=3; chains=8", "stacks=3 does not divide chains=8: choose a divisor, or leave it null"),
     "more stacks than chains": ("stacks=4; chains=2", "stacks=4 does not divide chains=2"),
-    "zero": ("stacks=0", "stacks must be a whole number from 1 to 100,000 or null, got 0"),
-    "words": ("stacks=many", "stacks must be a whole number from 1 to 100,000 or null, got 'many'"),
-    "processes": ("processes=0", "processes must be a whole number from 1 to 1,024 or null, got 0"),
     "ladder": ("stacks=2; sampler=resghmc; chains=8", "stacks=2, but the chains of a replica exchange belong together"),
     "chains": ("stacks=2; trainer=chains", "stacks=2 divides the chains of a run on one CPU (trainer=cpu, debug)"),
     "ddp": ("stacks=2; trainer=ddp", "stacks=2 divides the chains of a run on one CPU (trainer=cpu, debug)"),

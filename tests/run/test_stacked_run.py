@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 import pytest
-from running import ON_TABLE
+from running import ON_TABLE, done
 
 from bdl.run.predict import predict_table
 from bdl.run.records import read_metrics
@@ -16,8 +16,7 @@ SMALL = (*ON_TABLE, "chains=3", "trainer.max_steps=70", "collect.keep.burn_in=10
 
 def sample(script, mixed_table, folder, *overrides: str) -> str:
     words = (f"data.path={mixed_table}", "data.target=y", "data.drop=[kind]", *overrides)
-    status, out, err = script("train", f"hydra.run.dir={folder}", *SMALL, *words)
-    assert status == 0, err
+    out = done(script("train", f"hydra.run.dir={folder}", *SMALL, *words))
     return out
 
 
@@ -33,8 +32,7 @@ def test_weights_are_in_the_report_the_predictions_and_taken_back(script, mixed_
     stacked, uniform = (predict_table(tmp_path, rows, weights=kind) for kind in ("stacking", "uniform"))
     assert predict_table(tmp_path, rows).equals(stacked) and not stacked["mean"].equals(uniform["mean"])
     assert "nothing is bad" in script("verify", f"run={tmp_path}")[1]
-    status, out, err = script("evaluate", f"runs=[{tmp_path}]", "weights=uniform")
-    assert status == 0 and "weights of the chains: uniform" in out, err
+    assert "weights of the chains: uniform" in done(script("evaluate", f"runs=[{tmp_path}]", "weights=uniform"))
     assert predict_table(tmp_path, rows).equals(uniform)
     assert not any("stack" in name for name in read_metrics(tmp_path / "evaluation" / "metrics.json"))
 

@@ -18,7 +18,7 @@ import torch
 from composing import compose
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from running import refusal, sampled, whole
+from running import done, refusal, sampled, whole
 
 import bdl
 from bdl.data import LandsatDataModule, read_table
@@ -128,10 +128,7 @@ def test_predictions_of_classes_are_those_of_the_posterior(script, classes):
 def test_predictions_of_numbers_are_in_the_units_of_the_target(script, numbers):
     rows = table().drop(columns="key")
     rows.to_csv(numbers / "new.csv", index=False)
-    status, _, err = script(
-        "predict", f"runs=[{numbers / 'run'}]", f"input={numbers / 'new.csv'}", f"output={numbers / 'p.csv'}"
-    )
-    assert status == 0, err
+    done(script("predict", f"runs=[{numbers / 'run'}]", f"input={numbers / 'new.csv'}", f"output={numbers / 'p.csv'}"))
     preds = pd.read_csv(numbers / "p.csv")
     assert list(preds) == ["mean", "std", "aleatoric", "epistemic", "q05", "q50", "q95"]
     data = read_table(numbers / "table.csv", "y", id=["key"])
@@ -172,8 +169,7 @@ def test_two_targets_with_gaps_go_from_table_to_predictions(script, two):
     assert target["loss"]["type"] == "bdl.ObservedNLL" and target["loss"]["of"]["type"] == "bdl.MultivariateNormalNLL"
     assert target["model"]["sizes"][-1] == 5 and target["data"]["target"] == ["y", "rent"]
     parts = ("mean", "std", "aleatoric", "epistemic", "q05", "q50", "q95", "low", "high")
-    status, _, err = script("predict", f"run={two}/run", f"input={two}/table.csv", f"output={two}/preds.csv")
-    assert status == 0, err
+    done(script("predict", f"run={two}/run", f"input={two}/table.csv", f"output={two}/preds.csv"))
     found = pd.read_csv(two / "preds.csv", dtype={"key": "str"})
     assert list(found) == ["key", *(f"{part}_{name}" for part in parts for name in ("y", "rent"))] and len(found) == 60
     assert abs(found["mean_y"].mean() - 1000) < 100 and abs(found["mean_rent"].mean() + 10) < 5

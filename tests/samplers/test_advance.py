@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from closures import closure_of
 from repeats import slow_where
 from torch import Tensor
 
@@ -51,14 +52,7 @@ class Quadratic:
 
     def step(self) -> None:
         centres = self.centres()
-
-        def closure() -> Tensor:
-            self.sampler.zero_grad()
-            losses = self.losses(centres)
-            losses.sum().backward()
-            return losses
-
-        self.sampler.step(closure)
+        self.sampler.step(closure_of(self.sampler, lambda: self.losses(centres)))
 
     def advance(self, measure: bool) -> None:
         centres = self.centres()

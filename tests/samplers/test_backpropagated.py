@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from closures import closure_of
 from torch import nn
 
 import bdl
@@ -114,13 +115,7 @@ def test_a_compiled_network_is_compiled_once():
     net, x, graphs = nn.Linear(3, 1), torch.randn(40, 3), []
     fast = torch.compile(net, backend=lambda graph, _: graphs.append(graph) or graph.forward)
     sampler = bdl.Sampler(net.named_parameters(), bdl.SGHMC(), num_data=40, lr=0.01)
-
-    def closure():
-        sampler.zero_grad()
-        loss = fast(x).square().mean()
-        loss.backward()
-        return loss
-
+    closure = closure_of(sampler, lambda: fast(x).square().mean())
     for _ in range(3):
         sampler.step(closure)
     assert len(graphs) == 1

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from closures import closure_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -36,13 +37,7 @@ def loop(net, sampler, x, y, passes, loss=NORMAL, told=True, **loader):
     for _ in range(passes):
         before = sampler.chain.theta.clone()
         for xb, yb in DataLoader(TensorDataset(x, y), **loader):
-
-            def closure(xb=xb, yb=yb):
-                sampler.zero_grad()
-                value = loss(net(xb), yb).mean()
-                value.backward()
-                return value
-
+            closure = closure_of(sampler, lambda xb=xb, yb=yb: loss(net(xb), yb).mean())
             sampler.step(closure, items=len(xb) if told else None)
             energies.append(sampler.energy.item())
         moves.append((before - sampler.chain.theta) / LR)

@@ -45,18 +45,6 @@ def heat(dynamics, replacement: bool) -> tuple[float, float]:
     return total / count / T, sampler.t_eff.mean().item() / T
 
 
-@pytest.mark.slow  # test_laws.py subtracts an estimate too
-@pytest.mark.parametrize(
-    "dynamics",
-    [bdl.SGLD(grad_var="estimated"), bdl.SGNHT(1.0, rate=3e-3)],
-    ids=str,
-)
-def test_noise_of_independent_batches_is_subtracted(dynamics):
-    """The temperature is right within 6%, six standard errors. With shuffled epochs it is at least 30% too low."""
-    assert heat(dynamics, replacement=True)[0] == pytest.approx(1, abs=0.06)
-    assert heat(dynamics, replacement=False)[0] < 0.7
-
-
 def test_independent_batches_heat_by_t_eff_and_shuffled_by_less():
     """T_eff is right for independent batches, and too high for those of shuffled epochs."""
     (independent, predicted), (shuffled, bound) = (heat(bdl.SGLD(), replacement) for replacement in (True, False))

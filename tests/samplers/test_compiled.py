@@ -216,10 +216,3 @@ def test_a_chain_whose_memory_has_moved_is_followed():
             each.sampler.load_state_dict(each.sampler.state_dict())
     assert ours.takes
     assert_close(ours, theirs, 4)
-
-
-def test_a_machine_without_a_compiler_makes_the_steps_in_torch(monkeypatch):
-    monkeypatch.setattr(steps, "library_of", lambda kind: None)
-    ours = Chains(bdl.SGHMC(0.2), True)
-    assert not ours.takes
-    ours.step()

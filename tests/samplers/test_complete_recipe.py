@@ -8,7 +8,6 @@ skew, past the check that refuses it.
 from __future__ import annotations
 
 import copy
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from oracles import COVARIANCE, PRECISION, advance, linear_step, second_order_la
 from repeats import slow_where
 from table import diagonal_metric, full_metric
 from test_laws import WELL, PlainThermostat, quadrature_statistics, well_statistics
-from test_preconditioned import exact_moments, grid_moments
 
 import bdl
 from bdl.contrib.recipe.blocks import MatrixBlock, StateVariable, dense
@@ -272,61 +270,10 @@ def test_a_q_that_is_not_skew_has_another_law(unchecked):
     assert not np.linalg.norm(covariance_error(one_sided, 1e-3)) < 0.1
 
 
-def rotating(z):
-    """(2, 2) skew, of a size that depends on θ."""
-    return (1 + (z.theta[0] + 2 * z.theta[1]).sin()) * torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=z.theta.dtype)
-
-
-def curved(z):
-    return torch.linalg.inv(full_metric(z.theta))
-
-
 @pytest.fixture
 def without_gamma(monkeypatch):
     exact = MatrixBlock.at_with_divergence
     monkeypatch.setattr(MatrixBlock, "at_with_divergence", lambda self, now: (exact(self, now)[0], None))
-
-
-CURVED = {
-    "D": bdl.Recipe(curved),
-    "D of mixing coordinates": bdl.Recipe(lambda z: 1 / diagonal_metric(z.theta)),
-    "Q": bdl.Recipe(torch.eye(2), lambda z: 0.5 * rotating(z)),
-    "D and Q": bdl.Recipe(curved, lambda z: 0.5 * rotating(z)),
-}
-
-
-def extrapolated_errors(dynamics) -> tuple[float, float]:
-    """Largest errors of the moments of a Gaussian, extrapolated to lr = 0 from lr and lr/2, at lr = 0.1 and 0.05."""
-    exact = exact_moments("gaussian", 1.0)
-    coarse, middle, fine = (grid_moments(dynamics, "gaussian", lr, 1.0) for lr in (0.1, 0.05, 0.025))
-    return abs(2 * middle - coarse - exact).max(), abs(2 * fine - middle - exact).max()
-
-
-CASES = slow_where(lambda name: name != "D and Q", [(name,) for name in CURVED])
-
-
-@pytest.mark.slow  # the double wells have curved D and Q too, and Γ is compared with differences
-@pytest.mark.parametrize("name", CASES)
-def test_law_in_two_dimensions(name: str):
-    """Means and second moments: what is left at lr = 0 falls by 4 with lr, so that it is the extrapolation's O(lr²)."""
-    error, halved = extrapolated_errors(CURVED[name])
-    assert halved < error / 3 and halved < 0.01
-
-
-@pytest.mark.slow  # the double well has the same control
-@pytest.mark.parametrize("name", CASES)
-def test_law_without_gamma_is_seen(name: str, without_gamma):
-    """Negative control: an error that stays."""
-    error, halved = extrapolated_errors(CURVED[name])
-    assert halved > error / 2 and halved > 0.02
-
-
-@pytest.mark.slow
-def test_law_of_a_q_that_is_not_skew_is_seen(monkeypatch):
-    """Negative control: the size of Q of the tests above, without its signs."""
-    monkeypatch.setattr("bdl.contrib.recipe.recipe.check_block", lambda *_: None)
-    error, halved = extrapolated_errors(bdl.Recipe(torch.eye(2), lambda z: 0.5 * rotating(z).abs()))
-    assert halved > error / 2 and halved > 0.02
 
 
 def speed(z):
@@ -505,49 +452,6 @@ def test_a_recipe_says_what_it_is():
 def test_replicas_swap_positions_alone():
     """The other variables are independent of θ in the law, and keep the temperature of their chain."""
     assert momentum().travels == ("theta",)
-
-
-def test_a_run_on_a_network_resumes_to_the_byte(tmp_path):
-    """An elementwise Riemannian momentum with a thermostat on a network, weighted, in two parts and in one."""
-    dynamics = bdl.Recipe(
-        D=[[0, 0, 0], [0, 1.0, 0], [0, 0, 0]],
-        Q=[[0, lambda z: -(1 + z.theta**2).sqrt(), 0], [None, 0, lambda z: z.m / len(z.m)], [0, None, 0]],
-        vectors=["m"], scalars={"xi": 0.0},
-    )  # fmt: skip
-    settings = dict(num_data=40, lr=0.05, chains=2, weighting=bdl.AdaptiveWeight(zeta=1.0, low=20.0, high=120.0))
-    x, y = torch.randn(2, 40, 3), torch.randint(3, (2, 40))
-
-    def made():
-        net = bdl.ChainStack(
-            torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3)), 2, seed=0
-        )
-        return SimpleNamespace(net=net, sampler=bdl.Sampler(net.parameters(), dynamics, **settings))
-
-    def go(run, steps):
-        for _ in range(steps):
-
-            def closure():
-                run.sampler.zero_grad()
-                loss = torch.nn.functional.cross_entropy(run.net(x).mT, y, reduction="none").mean(1)
-                loss.sum().backward()
-                return loss
-
-            run.sampler.step(closure)
-
-    torch.manual_seed(0)
-    whole, first = made(), made()
-    go(whole, 130)
-    go(first, 60)
-    saved = {"net": first.net.state_dict(), "sampler": first.sampler.state_dict()}
-    torch.save(saved, tmp_path / "k.pt")
-    second = made()
-    saved = torch.load(tmp_path / "k.pt", weights_only=True)
-    second.net.load_state_dict(saved["net"])
-    second.sampler.load_state_dict(saved["sampler"])
-    go(second, 70)
-    for name in ("theta", "m", "xi"):
-        assert torch.equal(getattr(second.sampler.chain.state, name), getattr(whole.sampler.chain.state, name))
-    assert second.sampler.multiplier.max() != 1
 
 
 def test_a_function_that_branches_is_refused_once_it_shows():

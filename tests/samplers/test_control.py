@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from dataclasses import replace
 
 import pytest
 import torch
+from closures import closure_of
 from experiments.control_variates.problem import (
     AXES,
     BATCH,
@@ -53,14 +55,7 @@ class Items:
 
     def closure(self, rows):
         rows = list(rows)
-
-        def closure() -> torch.Tensor:
-            self.sampler.zero_grad()
-            loss = self.loss(rows)
-            loss.backward()
-            return loss
-
-        return closure
+        return closure_of(self.sampler, lambda: self.loss(rows))
 
     @torch.no_grad()
     def estimate(self, rows) -> tuple[torch.Tensor, torch.Tensor]:
@@ -200,16 +195,8 @@ def test_an_anchor_too_far_away_is_spoken_of():
 
 
 def copy_of(state):
-    return torch.load(save(state), weights_only=True)
-
-
-def save(state):
-    import io
-
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return file
+    torch.save(state, file := io.BytesIO())
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
 
 
 @pytest.mark.parametrize("steps", [3, 15])
@@ -357,13 +344,7 @@ def test_what_makes_no_sense_together_is_refused(settings, line: str):
 
 def test_what_a_step_lacks_is_named():
     sampler = build()
-
-    def closure() -> torch.Tensor:
-        sampler.zero_grad()
-        loss = sampler.sampled[0].square().sum()
-        loss.backward()
-        return loss
-
+    closure = closure_of(sampler, lambda: sampler.sampled[0].square().sum())
     with pytest.raises(ConfigError, match="call step"):
         sampler.step()
     with pytest.raises(ConfigError, match="does not know how many batches"):
@@ -381,13 +362,7 @@ def test_a_random_loss_is_refused():
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(D, 1))
     sampler = bdl.Sampler(net.parameters(), bdl.SGLD(), num_data=N, lr=0.01, gradient=FIXED)
-
-    def closure() -> torch.Tensor:
-        sampler.zero_grad()
-        loss = (net(X.float()).squeeze(-1) - Y.float()).square().mean() / 2
-        loss.backward()
-        return loss
-
+    closure = closure_of(sampler, lambda: (net(X.float()).squeeze(-1) - Y.float()).square().mean() / 2)
     sampler.full_gradient = closure
     with pytest.raises(ConfigError, match="the loss is random"):
         sampler.step(closure)

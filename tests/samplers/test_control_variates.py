@@ -10,6 +10,7 @@ import functools
 import lightning as L
 import pytest
 import torch
+from closures import closure_of
 
 import bdl
 from bdl.data.loader import TensorBatches
@@ -41,14 +42,7 @@ class Chain:
         self.batch = ITEMS[torch.randperm(len(ITEMS), generator=self.draw)[:4]]
         with torch.no_grad():
             full = self.sampler.full_energy()
-
-        def closure() -> torch.Tensor:
-            self.sampler.zero_grad()
-            loss = self.mean_loss(self.batch)
-            loss.sum().backward()
-            return loss
-
-        self.sampler.step(closure)
+        self.sampler.step(closure_of(self.sampler, lambda: self.mean_loss(self.batch)))
         return self.sampler.reweighting.energy - full
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
-from pathlib import Path
 
+import logistic
 import numpy as np
 import pytest
 import torch
 import toys
 from experiments.noise.problem import NOISE, SIXTH, D, Regression, lr_of
-from literature.targets import Chains, LogisticRegression, simulate_logistic
+from logistic import NUTS
 from oracles import Estimate
 
 import bdl
@@ -166,42 +165,36 @@ def test_every_direction_of_a_regression_is_at_t():
     assert soft < 0.7 and stiff > 1.5
 
 
+def along_one_axis(variance: float, d: int, chains: int, steps: int, burn_in: int, axis: int = 0, **settings):
+    """A sampler that knows an axis of N(0, 1)^d, and (chains, d) mean squares under Gaussian noise along the first."""
+    theta = torch.randn(chains, d, generator=torch.Generator().manual_seed(0), dtype=D64).requires_grad_()
+    given = dict(dynamics=bdl.CCHMC(rank=1, adapt_steps=0), num_data=1, prior=bdl.Gaussian(1.0), chains=chains, seed=1)
+    sampler = bdl.Sampler([theta], **given | settings)
+    s, draw = sampler.chain.state, torch.Generator().manual_seed(2)
+    s.basis[:, 0, axis], s.readings = 1.0, 1
+    s.variance.fill_(variance)
+    total = torch.zeros(chains, d, dtype=D64)
+    for step in range(steps):
+        theta.grad = torch.zeros_like(theta)
+        theta.grad[:, 0] = variance**0.5 * torch.randn(chains, generator=draw, dtype=D64)
+        sampler.step(lambda: torch.zeros(chains, dtype=D64))
+        total += theta.detach().square() / (steps - burn_in) if step >= burn_in else 0
+    return sampler, total
+
+
 def test_noise_of_one_direction_is_removed_at_rank_one():
-    """Gaussian noise along one axis; the control is rank 1 that knows another axis."""
+    """At lr c / (2 a tau) = 1; the control is rank 1 that knows another axis."""
     for axis, low, high in ((0, 0.9, 1.1), (1, 1.5, 3.0)):
-        theta = torch.randn(200, 4, generator=torch.Generator().manual_seed(0), dtype=D64).requires_grad_()
-        sampler = bdl.Sampler(
-            [theta], bdl.CCHMC(rank=1, adapt_steps=0), num_data=1, lr=0.05, chains=200, prior=bdl.Gaussian(1.0), seed=1
-        )
-        s = sampler.chain.state
-        s.basis[:, 0, axis], s.readings = 1.0, 1
-        s.variance.fill_(4.0)  # lr c / (2 a tau) = 1
-        draw, total = torch.Generator().manual_seed(2), 0.0
-        for step in range(1200):
-            theta.grad = torch.zeros_like(theta)
-            theta.grad[:, 0] = 2 * torch.randn(200, generator=draw, dtype=D64)
-            sampler.step()
-            total += theta.detach()[:, 0].square().mean().item() / 900 if step >= 300 else 0
-        assert low < total < high, (axis, total)
+        _, squares = along_one_axis(4.0, 4, 200, 1200, 300, axis, lr=0.05)
+        assert low < squares[:, 0].mean() < high, axis
 
 
 def test_where_no_friction_helps_lr_falls():
     """At ten times the noise that friction 1 would carry, the direction moves slower and stays at T: to 7 %."""
-    theta = torch.randn(300, 2, generator=torch.Generator().manual_seed(0), dtype=D64).requires_grad_()
-    sampler = bdl.Sampler(
-        [theta], bdl.CCHMC(rank=1, adapt_steps=0), num_data=1, lr=0.1, chains=300, prior=bdl.Gaussian(1.0), seed=1
-    )
+    sampler, squares = along_one_axis(200.0, 2, 300, 3000, 500, lr=0.1)
     s = sampler.chain.state
-    s.basis[:, 0, 0], s.readings = 1.0, 1
-    s.variance.fill_(200.0)
-    draw, total = torch.Generator().manual_seed(2), 0.0
-    for step in range(3000):
-        theta.grad = torch.zeros_like(theta)
-        theta.grad[:, 0] = 200**0.5 * torch.randn(300, generator=draw, dtype=D64)
-        sampler.step()
-        total += theta.detach()[:, 0].square().mean().item() / 2500 if step >= 500 else 0
     assert s.factor.max().item() == pytest.approx(0.05) and s.friction.min().item() == pytest.approx(0.525)
-    assert total == pytest.approx(1, abs=0.07)
+    assert squares[:, 0].mean().item() == pytest.approx(1, abs=0.07)
     assert "lr down to 0.05 times" in sampler.explain()
 
 
@@ -246,22 +239,10 @@ def test_a_rank_beyond_the_dimension_is_the_dimension():
 
 def replicas() -> torch.Tensor:
     """(2, 3) mean squares over T, at T = 1 and 4, of a Gaussian with noise along one axis, under swaps."""
-    theta = torch.randn(80, 3, generator=torch.Generator().manual_seed(0), dtype=D64).requires_grad_()
-    sampler = bdl.Sampler(
-        [theta], bdl.CCHMC(0.3, rank=1, adapt_steps=0), num_data=1, lr=0.05, chains=80, prior=bdl.Gaussian(1.0), seed=1,
-        exchange=bdl.Exchange((1.0, 4.0), every=2, energy_var=0.0),
-    )  # fmt: skip
-    s, draw = sampler.chain.state, torch.Generator().manual_seed(2)
-    s.basis[:, 0, 0], s.readings = 1.0, 1
-    s.variance.fill_(12.0)
-    total = torch.zeros(80, 3, dtype=D64)
-    for step in range(3000):
-        theta.grad = torch.zeros_like(theta)
-        theta.grad[:, 0] = 12**0.5 * torch.randn(80, generator=draw, dtype=D64)
-        sampler.step(lambda: torch.zeros(80, dtype=D64))
-        total += theta.detach().square() / 2700 if step >= 300 else 0
+    exchange, dynamics = bdl.Exchange((1.0, 4.0), every=2, energy_var=0.0), bdl.CCHMC(0.3, rank=1, adapt_steps=0)
+    sampler, squares = along_one_axis(12.0, 3, 80, 3000, 300, lr=0.05, dynamics=dynamics, exchange=exchange)
     assert sampler.swap_rates.min() > 0.1
-    return (total / sampler.settings().temperature[:, None]).view(40, 2, 3).mean(0)
+    return (squares / sampler.settings().temperature[:, None]).view(40, 2, 3).mean(0)
 
 
 def test_replicas_keep_their_laws(monkeypatch):
@@ -302,18 +283,9 @@ def test_what_it_cannot_do_is_refused():
 # ---- beside NUTS ----
 
 
-X, Y = simulate_logistic(1000, 10, seed=1)
-NUTS = {
-    name: np.array(values)
-    for name, values in json.loads(Path(__file__).with_name("nuts_logistic.json").read_text()).items()
-}
-
-
 def variances(dynamics, lr: float) -> Estimate:
     """(10,) variances of the weights of a logistic regression over NUTS's, by 200 chains on 50 of 1,000 items."""
-    target = LogisticRegression(X, Y)
-    start = target.mode() + 0.05 * torch.randn(200, 10, generator=torch.Generator().manual_seed(0), dtype=D64)
-    chains = Chains(target, dynamics, start, lr=lr, batch=50, seed=1)
+    chains = logistic.chains(dynamics, lr)
     each, rows = chains.sampler.extras["per_example"], contrasts(50) / 50**0.5
     chains.sampler.extras["noise_draws"] = lambda: rows @ each()
     w = chains.run(1500, every=3, burn_in=1200)

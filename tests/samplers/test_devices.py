@@ -1,33 +1,26 @@
-"""No step of a sampler on a GPU reads the device, waits for a copy to it, or mixes its tensors with the CPU's.
-
-The tests use fake tensors. These have a device and a shape but no numbers, so a step on "cuda:0" needs no GPU.
-"""
+"""No step of a sampler on a GPU reads the device, waits for a copy to it, or mixes its tensors with the CPU's."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from repeats import slow_where
+from simulated import Counts, Device
 from table import WIDE, repeats
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import bdl
-from bdl.engine.graphs import Graphs
+from bdl.engine.graphs import Graphs, record_on_cuda
 from bdl.engine.mlp_gradient import MLPGradient
-from bdl.samplers import chain
 from bdl.samplers.potential import BoundGradient
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import ScaleMixture
 
-pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
-C, CUDA = 4, torch.device("cuda:0")
-READ, COPY = torch.ops.aten._local_scalar_dense.default, torch.ops.aten._to_copy.default
-EQUAL = torch.ops.aten.equal.default
+pytestmark = pytest.mark.usefixtures("simulated")
+C = 4
 BINS = {"low": 0.0, "high": 1e3}
 SETTINGS = {
     "pilot": {"weighting": bdl.AdaptiveWeight()},
@@ -47,60 +40,27 @@ SETTINGS = {
 }
 
 
-class Waits(Exception):
-    pass
-
-
-class Watch(TorchDispatchMode):
-    """Raises Waits where the host waits for the device, once `strict` is set. Numbers read on the CPU are 1."""
-
-    strict = False
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func is READ:
-            if self.strict and args[0].device == CUDA:
-                raise Waits("the host reads a number from the device")
-            return True if args[0].dtype == torch.bool else 1.0
-        if func is EQUAL:  # of numbers that a fake tensor does not have
-            if self.strict and args[0].device == CUDA:
-                raise Waits("the host compares numbers of the device")
-            return False
-        moves = func is COPY and args[0].device != kwargs.get("device", args[0].device)
-        if self.strict and moves and not kwargs.get("non_blocking"):
-            raise Waits("the host waits for a copy between devices")
-        return func(*args, **kwargs)
-
-
-@pytest.fixture(autouse=True)
-def fake(monkeypatch):
-    monkeypatch.setattr(chain, "generator", lambda *_: torch.Generator())  # torch has none for an absent device
-    stream = object()  # another one for each test, whose tensors have no numbers
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        yield
-
-
-def steps(count: int, lead: tuple[int, ...] = (C,), **settings) -> bdl.Sampler:
-    """A sampler after `count` steps on a fake GPU. None is a multiple of 100, where it reads its flag of bad steps."""
+def steps(count: int, lead: tuple[int, ...] = (C,), **settings: Any) -> tuple[bdl.Sampler, Counts]:
+    """A sampler, and what happens in `count` steps. None is a multiple of 100, where it reads its flag of bad steps."""
     settings = {"dynamics": bdl.SGHMC(), "lr": 0.1, "num_data": 40, "chains": C if lead else None} | settings
-    params = [nn.Parameter(torch.randn(*lead, *shape, device=CUDA)) for shape in ((5, 3), (5,))]
+    params = [nn.Parameter(torch.randn(*lead, *shape, device="cuda")) for shape in ((5, 3), (5,))]
 
     def closure() -> torch.Tensor:
         for p in params:
-            p.grad = p.detach().clone()  # autograd needs a real device
-        return torch.zeros(lead, device=CUDA)
+            p.grad = p.detach().clone()
+        return torch.zeros(lead, device="cuda")
 
-    with Watch() as watch:
-        sampler = bdl.Sampler(params, **settings)
-        each = torch.zeros(*lead, 4, 20, device=CUDA)
-        sampler.extras |= {"per_example": lambda: each, "curvature": lambda: each[..., 0, :]}
-        sampler.chain.steps = 1
-        sampler.step(closure)  # what the user gave on the CPU moves to the device
-        sampler.chain.steps, watch.strict = 1, True
+    sampler = bdl.Sampler(params, **settings)
+    each = torch.randn(*lead, 4, 20, device="cuda")
+    sampler.extras |= {name: lambda: each for name in ("per_example", "noise_draws")}
+    sampler.extras["curvature"] = lambda: each[..., 0, :].square()
+    sampler.chain.steps = 1
+    sampler.step(closure)  # what the user gave on the CPU moves to the device
+    sampler.chain.steps = 1
+    with Device.present().counted() as seen:
         for _ in range(count):
             sampler.step(closure)
-    return sampler
+    return sampler, seen
 
 
 CHECKED = ("sgrld-diagonal", "recipe-sgrld-diagonal", "recipe-riemannian")
@@ -110,55 +70,40 @@ CHECKED = ("sgrld-diagonal", "recipe-sgrld-diagonal", "recipe-riemannian")
 @pytest.mark.parametrize("row", slow_where(repeats, [r for r in WIDE if r.noisy and r.name not in CHECKED]), ids=str)
 def test_no_step_of_a_dynamics_waits(row, lead):
     """The rows leave out functions that the user gives: the check that they are positive reads the device."""
-    sampler = steps(3, lead, dynamics=row.build(20, torch.float32))
-    assert sampler.steps == 4 and all(p.device == CUDA for p in sampler.param_groups[0]["params"])
+    sampler, seen = steps(3, lead, dynamics=row.build(20, torch.float32))
+    assert sampler.steps == 4 and seen.kernels and not seen.waits
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_no_step_with_these_settings_waits(name):
-    sampler = steps(25 if name == "pilot" else 5, **SETTINGS[name])
-    assert sampler.energy.device == sampler.multiplier.device == CUDA
+    sampler, seen = steps(25 if name == "pilot" else 5, **SETTINGS[name])
+    assert sampler.energy.is_cuda and sampler.multiplier.is_cuda and not seen.waits
 
 
-def test_the_watch_sees_what_makes_a_step_wait():
+def test_what_makes_a_step_wait_is_seen():
     """Negative controls: the tests above notice a temperature on the device, and an energy on the CPU."""
-    with pytest.raises(Waits):
-        steps(1, temperature=torch.ones(C, device=CUDA))
-    with pytest.raises(RuntimeError, match="same device|different devices"):
+    assert steps(1, temperature=torch.ones(C, device="cuda"))[1].waits
+    with pytest.raises(RuntimeError, match="Expected all tensors on cuda"):
         steps(1, weighting=bdl.AdaptiveWeight(**BINS), prior=OnCpu())
 
 
-class Captures(Watch):
-    """Raises Waits also where a kernel uses memory of the host, whose address and numbers a CUDA graph would keep."""
-
-    strict = True
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if any(t.device != CUDA for t in given) or func is torch.ops.aten.lift_fresh.default:
-            raise Waits(f"{func} uses memory of the host")
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-def record(prior=None, loss=None) -> int:
-    """Advance by graphs on a fake GPU; returns how many records were made without an exception."""
+def record(prior: Prior, loss: Any) -> int:
+    """Advance by graphs; returns how many were recorded."""
     layers, made = [nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 5), nn.GELU(), nn.Linear(5, 2)], []
     for layer in (layers[0], layers[2], layers[4]):
-        layer.weight = nn.Parameter(torch.randn(C, layer.out_features, layer.in_features, device=CUDA))
-        layer.bias = nn.Parameter(torch.randn(C, layer.out_features, device=CUDA))
+        layer.weight = nn.Parameter(torch.randn(C, layer.out_features, layer.in_features, device="cuda"))
+        layer.bias = nn.Parameter(torch.randn(C, layer.out_features, device="cuda"))
 
     def recorder(work, streams):
-        with Captures():
-            made.append(work())
-        return lambda: None, made[-1]
+        made.append(work)
+        return record_on_cuda(work, streams)
 
-    loss = loss or bdl.CategoricalNLL()
-    gradient, graphs = MLPGradient(layers, C, loss), Graphs(recorder)
-    sampler = bdl.Sampler(gradient.params, bdl.SGHMC(), num_data=40, lr=0.1, chains=C, prior=prior or bdl.Gaussian(1.0))
+    gradient, graphs = MLPGradient(layers, C, loss), Graphs(recorder, required=True)
+    sampler = bdl.Sampler(gradient.params, bdl.SGHMC(), num_data=40, lr=0.1, chains=C, prior=prior)
     sampler.chain.steps = 1
     labels = (C, 8) if isinstance(loss, bdl.CategoricalNLL) else (C, 8, 2)
     for step in range(9):
-        x, y = graphs.hold(torch.zeros(C, 8, 3, device=CUDA), torch.zeros(labels, device=CUDA).long())
+        x, y = graphs.hold(torch.zeros(C, 8, 3, device="cuda"), torch.zeros(labels, device="cuda").long())
         sampler.advance(replace(BoundGradient.of(gradient, x, y), launch=graphs.run), measure=step % 2 == 0)
     return len(made)
 
@@ -174,10 +119,10 @@ def test_a_graph_of_the_gradient_needs_nothing_of_the_host(prior, loss):
     assert record(prior, loss) == 2
 
 
-def test_the_watch_sees_what_a_graph_cannot_hold():
+def test_what_a_graph_cannot_hold_is_seen():
     """Negative control: a prior whose energy is copied from the CPU, without a wait."""
-    with pytest.raises(Waits, match="memory of the host"):
-        record(Copied())
+    with pytest.raises(bdl.ConfigError, match="copies from the host"):
+        record(Copied(), bdl.CategoricalNLL())
 
 
 class OnCpu(Prior):

@@ -6,17 +6,18 @@ even, and what is left has the size that its docstring gives. Beside SGHMC and S
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
 from pathlib import Path
 
+import logistic
 import numpy as np
 import pytest
 import torch
 from curved import Funnel
-from literature.targets import Chains, LogisticRegression, simulate_logistic
+from literature.targets import Chains
+from logistic import NUTS, X, Y
 from oracles import Estimate
 from repeats import slow_where
 
@@ -214,22 +215,6 @@ def test_uneven_noise_is_made_even_up_to_its_level(mass: str, batch: int):
     assert (abs(t.mean - expected.numpy()) < 0.06 + Z * t.se).all()
 
 
-@pytest.mark.slow  # a comparison with other samplers; the laws of SMILE are the tests around it
-def test_sghmc_and_sgnht_at_equal_gradients():
-    """At an lr at which SMILE's T_i lie within 10 % of T, SGHMC's and SGNHT's differ by the size of the noise.
-
-    Expected, with b_i = lr V_i / 2: 1 + b_i / a and (a + b_i) / (a + mean b), over 1 - lr h_i / (2 (2 - a)).
-    """
-    chains, t = uneven(bdl.SMILE(adapt_steps=ADAPT))
-    lr, a = chains.lr.mean().item(), 0.1
-    assert (abs(t.mean - 1) < 0.1).all()
-    b, error = lr * UNEVEN / 2, 1 / (1 - lr * STIFF_IS_QUIET / 3.8)
-    for dynamics, expected in ((bdl.SGHMC(a), 1 + b / a), (bdl.SGNHT(a), temperatures(a + b))):
-        _, t = uneven(dynamics, lr)
-        assert (abs(t.mean - (expected * error).numpy()) < 0.06 * expected.numpy() + Z * t.se).all()
-        assert abs(t.mean - 1).max() > 0.3
-
-
 @pytest.mark.slow  # a form that is not the default
 def test_without_masses_and_refresh_it_is_hot_under_strong_noise():
     """The paper's form, T_i = T V_i / mean V, here from 0.05 to 4.3: a quarter of lr does not mend it.
@@ -337,18 +322,9 @@ def test_funnel_with_batch_noise():
     assert neck(bdl.SGHMC(), 0.05).mean[0] > 0.8
 
 
-X, Y = simulate_logistic(1000, 10, seed=1)
-NUTS = {
-    name: np.array(values)
-    for name, values in json.loads(Path(__file__).with_name("nuts_logistic.json").read_text()).items()
-}
-
-
-def weights(dynamics, lr: float, seed: int = 1) -> tuple[Estimate, Estimate]:
+def weights(dynamics, lr: float) -> tuple[Estimate, Estimate]:
     """(10,) means of the weights of a logistic regression, and their variances, by 200 chains on 50 of 1,000 items."""
-    target = LogisticRegression(X, Y)
-    start = target.mode() + 0.05 * torch.randn(200, 10, generator=torch.Generator().manual_seed(0), dtype=D64)
-    w = Chains(target, dynamics, start, lr=lr, batch=50, seed=seed).run(1200, every=3, burn_in=ADAPT)
+    w = logistic.chains(dynamics, lr).run(1200, every=3, burn_in=ADAPT)
     return Estimate.over_chains(w.mean(0)), Estimate.over_chains((w - w.mean((0, 1))).square().mean(0))
 
 

@@ -13,6 +13,7 @@ import math
 import pytest
 import torch
 import toys
+from closures import closure_of
 from repeats import slow_where
 
 import bdl
@@ -54,13 +55,7 @@ def regression(dynamics, lr, temperature=1.0, chains=CHAINS, every=1, mean=0.0, 
     sampler = bdl.Sampler(
         theta, dynamics, num_data=N, lr=lr, temperature=temperature, chains=chains, prior=prior, **settings
     )
-
-    def closure():
-        sampler.zero_grad()
-        loss = (torch.cat(theta, 1) @ X.T - Y).square().sum(-1) / (2 * VARIANCE * N)
-        loss.sum().backward()
-        return loss.detach()
-
+    closure = closure_of(sampler, lambda: (torch.cat(theta, 1) @ X.T - Y).square().sum(-1) / (2 * VARIANCE * N))
     return sampler, lambda: sampler.step(closure)
 
 

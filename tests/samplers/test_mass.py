@@ -10,7 +10,6 @@ import pytest
 import torch
 from literature.targets import Chains, GaussianLaw
 from oracles import Estimate
-from torch import nn
 
 import bdl
 from bdl.samplers.dynamics.metropolis import from_variance
@@ -158,32 +157,3 @@ def test_given_batch_noise_is_subtracted_under_masses():
     P, one = s.inverse_mass.clone(), torch.ones(1, 2, dtype=D64)
     moved = dynamics.step(s, 0 * one, lr, tau, one.clone()).theta
     torch.testing.assert_close(moved, (2 * a * lr * tau * P - lr**2 * P**2 * V).sqrt())
-
-
-@pytest.mark.parametrize("chains", [None, 3])
-def test_resumed_sghmc_is_the_uninterrupted_one(chains):
-    """Saved in the middle of a window; with the bits of the run that was never stopped."""
-
-    def fresh():
-        lead = () if chains is None else (chains,)
-        theta = nn.Parameter(torch.linspace(0.5, 1.5, 2 * (chains or 1), dtype=D64).view(*lead, 2))
-        dynamics = bdl.SGHMC(friction=0.5, mass="diagonal", mass_steps=60)
-        sampler = bdl.Sampler([theta], dynamics, num_data=20, lr=0.2, chains=chains, seed=3)
-
-        def go(steps):
-            for _ in range(steps):
-                theta.grad = torch.sin(theta.detach() * torch.tensor([1.0, 5.0]))
-                sampler.step()
-
-        return theta, sampler, go
-
-    straight, first, second = fresh(), fresh(), fresh()
-    straight[2](80)
-    first[2](31)
-    with torch.no_grad():
-        second[0].copy_(first[0])
-    second[1].load_state_dict(first[1].state_dict())
-    second[2](49)
-    assert torch.equal(straight[0], second[0])
-    for name, value in vars(straight[1].chain.state).items():
-        assert torch.equal(torch.as_tensor(value), torch.as_tensor(getattr(second[1].chain.state, name))), name

@@ -14,6 +14,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from closures import closure_of
 from curved import Banana
 from literature.targets import Chains, GaussianLaw
 from oracles import Estimate
@@ -332,13 +333,7 @@ def test_through_the_shell_with_prior_and_N():
     kernel = bdl.MCLMC(adapt_steps=200, energy_var=1e-4)
     settings = dict(num_data=n, lr=0.01 * n, temperature=0.5, prior=bdl.Gaussian(2.0), chains=chains)
     sampler = bdl.Sampler([theta], kernel, **settings)
-
-    def closure():
-        sampler.zero_grad()
-        loss = LAW.energy(theta) / n
-        loss.sum().backward()
-        return loss.detach()
-
+    closure = closure_of(sampler, lambda: LAW.energy(theta) / n)
     total, exact = 0, 0.5 / (1 / VARIANCE + 2)
     for k in range(350):
         sampler.step(closure)
@@ -351,13 +346,7 @@ def test_through_the_shell_with_prior_and_N():
 def test_a_parameter_without_gradient_is_refused():
     a, b = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     sampler = bdl.Sampler([a, b], bdl.MCLMC(), num_data=1, lr=0.1)
-
-    def closure():
-        sampler.zero_grad()
-        loss = a.square().sum()
-        loss.backward()
-        return loss
-
+    closure = closure_of(sampler, lambda: a.square().sum())
     with pytest.raises(ConfigError, match="MCLMC averages over all parameters, but parameter 1 has no gradient"):
         sampler.step(closure)
 

@@ -117,23 +117,6 @@ def test_blocks_that_are_taken_for_each_other_are_seen():
     assert abs(each.mean(0)[1] / (2 / 3) - 1) > 1
 
 
-def test_configurational_temperature_is_that_of_the_sampler():
-    """<θ, ∇U>/d is T for all blocks together. 512 chains of 16 numbers, averaged over 100 states."""
-    body, head = (torch.randn(CHAINS, WIDTH, requires_grad=True) for _ in range(2))
-    with torch.no_grad():
-        head.mul_(math.sqrt(1 / 3))
-    sampler = bdl.Sampler(
-        [("body.weight", body), ("head.weight", head)], bdl.SGLD(), num_data=N, lr=0.5, blocks=BLOCKS, chains=CHAINS
-    )
-    seen = []
-    for _ in range(1000):
-        body.grad, head.grad = torch.zeros_like(body), torch.zeros_like(head)
-        sampler.step()
-        if sampler.configurational_temperature is not None:
-            seen.append(sampler.configurational_temperature.mean())
-    assert float(torch.stack(seen).mean()) == pytest.approx(1.0, abs=0.03)
-
-
 # ---- priors, refusals, resume ----------------------------------------------------------------------------------------
 
 

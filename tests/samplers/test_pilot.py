@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from closures import closure_of
 from repeats import slow_where
 from scipy.stats import gamma
 from weighted_chains import D64, gaussian
@@ -192,13 +193,7 @@ def test_a_ramp_of_zeta_does_not_hold_up_the_pilot():
     """The pilot samples without weighting at any zeta. After it, every change of zeta unsettles psi."""
     x = torch.zeros(8, 1, dtype=D64, requires_grad=True)
     sampler = bdl.Sampler([x], bdl.SGLD(), num_data=1, lr=0.1, weighting=bdl.AdaptiveWeight(pilot=SHORT), chains=8)
-
-    def closure():
-        sampler.zero_grad()
-        u = 0.5 * x.square().sum(1)
-        u.sum().backward()
-        return u.detach()
-
+    closure = closure_of(sampler, lambda: 0.5 * x.square().sum(1))
     for k in range(1000):
         sampler.param_groups[0]["zeta"] = k / 1000
         sampler.step(closure)

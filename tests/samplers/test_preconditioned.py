@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from curved import Banana
-from literature.targets import Chains, DataTarget, GaussianLaw
+from literature.targets import Chains, GaussianLaw
 from oracles import COVARIANCE, PRECISION, Estimate, first_order_law, linear_step, panels
 from repeats import slow_where
 from table import diagonal_metric, full_metric
@@ -229,18 +229,6 @@ def test_mistaken_sgrld_is_seen(how: str, name: str, T: float):
     assert extrapolated(Mistaken(full_metric, how), name, T) > 0.025
 
 
-@pytest.mark.slow  # test_sgrld_has_the_law_in_two_dimensions shows it without random numbers
-def test_sgrld_through_the_shell():
-    """A full metric on a 2-D Gaussian has the law of the discretised chain. Power: a temperature 3% too high moves a
-    second moment by more than 6 standard errors (checked)."""
-    start = LAWS["gaussian"][0].sample(4096, torch.Generator().manual_seed(3)).float()
-    dynamics = bdl.SGRLD(full_metric)
-    x = Chains(LAWS["gaussian"][0], dynamics, start, lr=0.1).run(900, every=2, burn_in=100)
-    estimate = Estimate.over_chains(torch.cat([x, x.square(), x.prod(2, keepdim=True)], 2).mean(0))
-    assert (np.abs(estimate.z(grid_moments(dynamics, "gaussian", 0.1, 1.0))) < Z).all()
-    assert np.abs(estimate.z(grid_moments(dynamics, "gaussian", 0.1, 1.03))).max() > 6
-
-
 # ---- SGRLD: reductions, metrics --------------------------------------------------------------------------------------
 
 
@@ -373,46 +361,6 @@ def test_sgfs_is_right_at_any_lr(form: str, H, lr: float, n: int, T: float):
     wrong = linear_step(GammaOne(dynamics), H, lr, tau, {}, extra).theta_covariance(H / n) / tau
     ratio = np.trace(H @ wrong) / d
     assert abs(ratio - 1) > 1e-3 * (1 if lr < 0.01 else 5) / (n * tau)
-
-
-@dataclass(frozen=True)
-class Normal(DataTarget):
-    """The mean of a normal law of known covariance under a uniform prior; x (N, 2) has exactly that covariance."""
-
-    x: torch.Tensor
-    dim: int = 2
-
-    @property
-    def num_data(self):
-        return len(self.x)
-
-    def loss(self, theta, index=None):
-        r = theta.unsqueeze(-2) - (self.x if index is None else self.x[index])
-        return 0.5 * (r @ PRECISION.to(r) * r).sum(-1).mean(-1)
-
-    def loss_and_grad(self, theta, index=None):
-        r = theta - (self.x if index is None else self.x[index]).mean(-2)
-        return torch.zeros_like(theta[..., 0]), r @ PRECISION.to(r)
-
-
-@pytest.mark.slow  # test_sgfs_is_right_at_any_lr shows the law without random numbers
-@pytest.mark.parametrize("T", [1.0, 0.25])
-def test_sgfs_on_real_batches(T: float):
-    """A conjugate mean on batches of 10 out of 40 items, at lr = .5, has the posterior's law. Power: 2% of variance.
-
-    SGLD at the same lr fails, because batches heat it.
-    """
-    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(4), dtype=D64)
-    x = x - x.mean(0)
-    x = x @ torch.linalg.inv(torch.linalg.cholesky(x.T @ x / 40)).T @ torch.linalg.cholesky(COVARIANCE).T
-    root = torch.linalg.cholesky(COVARIANCE * T / 40)
-    start = torch.randn(4096, 2, generator=torch.Generator().manual_seed(5), dtype=D64) @ root.T
-    for dynamics, law in ((bdl.SGFS(form="full"), True), (bdl.SGLD(), False)):
-        chains = Chains(Normal(x), dynamics, start.float(), lr=0.5, temperature=T, batch=10)
-        y = chains.run(1200 if law else 50, every=3, burn_in=150) @ torch.linalg.inv(root).T.float()
-        estimate = Estimate.over_chains(torch.cat([y, y.square(), y.prod(2, keepdim=True)], 2).mean(0))
-        assert bool((np.abs(estimate.z([0, 0, 1, 1, 0])) < Z).all()) == law
-        assert not law or estimate.se[2:4].max() < 0.02 / (2 * Z)
 
 
 def test_sgfs_at_small_lr_is_sgld():

@@ -11,6 +11,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from closures import closure_of
 from oracles import Estimate
 from scipy import stats
 from scipy.integrate import quad
@@ -172,13 +173,7 @@ def test_energy_and_gradient_through_the_sampler(prior):
     net = nn.Linear(3, 2).double()
     theta = torch.cat([p.detach().flatten() for p in net.parameters()]).requires_grad_()
     sampler = bdl.Sampler(net.parameters(), bdl.SGLD(), num_data=5, lr=0.01, temperature=0.0, prior=prior)
-
-    def closure():
-        sampler.zero_grad()
-        loss = net(torch.ones(1, 3, dtype=D64)).square().sum()
-        loss.backward()
-        return loss
-
+    closure = closure_of(sampler, lambda: net(torch.ones(1, 3, dtype=D64)).square().sum())
     loss = 5 * closure() + sampler.prior.energy(theta)
     (gradient,) = torch.autograd.grad(sampler.prior.energy(theta), theta)
     gradient = gradient / 5 + torch.cat([p.grad.flatten() for p in net.parameters()])

@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 import torch
+from closures import closure_of
 from oracles import COVARIANCE, PRECISION, advance, linear_step
 from repeats import slow_where
 from table import TABLE, WIDE, Row, equip, repeats
@@ -140,14 +141,7 @@ class Stack(nn.Module):
 def run_stack(stack: Stack, sampler, chains: int) -> torch.Tensor:
     for step in range(40):
         x, y = (torch.stack(parts) for parts in zip(*(batch(step, c) for c in range(chains)), strict=True))
-
-        def closure(x=x, y=y):
-            sampler.zero_grad()
-            loss = F.cross_entropy(stack(x).mT, y, reduction="none").mean(1)
-            loss.sum().backward()
-            return loss
-
-        sampler.step(closure)
+        sampler.step(closure_of(sampler, lambda x=x, y=y: F.cross_entropy(stack(x).mT, y, reduction="none").mean(1)))
     return torch.cat([p.detach().flatten(1) for p in stack.parameters()], 1)
 
 
@@ -228,34 +222,3 @@ def test_chains_are_separate_samplers(row: Row, clip):
     apart = [sampled(row.build(2, D64), net, data=c, **settings) for c, net in enumerate(copy.deepcopy(nets))]
     torch.testing.assert_close(together, torch.stack(apart), rtol=1e-9, atol=1e-11)
     assert not torch.allclose(together[0], together[1])
-
-
-def test_one_precision_per_tensor():
-    """Equal precisions are one precision, to rounding. Unequal ones are torch's weight decay per parameter group."""
-    torch.testing.assert_close(
-        sampled(bdl.SGHMC(), prior=bdl.Gaussian([PRIOR] * 4)), sampled(bdl.SGHMC()), rtol=1e-10, atol=0
-    )
-    precisions = [1.0, 0.0, 5.0, 2.0]
-    net = network()
-    groups = [{"params": [p], "weight_decay": k / N} for p, k in zip(net.parameters(), precisions, strict=True)]
-    expected = train(net, torch.optim.SGD(groups, lr=LR, momentum=0.9))
-    theta = sampled(bdl.SGHMC(friction=0.1), temperature=0.0, prior=bdl.Gaussian(precisions))
-    torch.testing.assert_close(theta, expected, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("prior", [bdl.Gaussian(2.0), bdl.Gaussian([2.0, 0.5]), bdl.Uniform()], ids=str)
-@pytest.mark.parametrize("chains", [None, 3])
-def test_prior_gradient_is_that_of_its_energy(prior, chains):
-    """Autograd gives the same gradient, per chain."""
-    lead = () if chains is None else (chains,)
-    theta = torch.randn(*lead, 5, dtype=D64, requires_grad=True)
-    prior, g = prior.bind([(2,), (3,)], theta.detach()), torch.zeros(*lead, 5, dtype=D64)
-    prior.add_grad_(g, theta.detach(), N)
-    energy = prior.energy(theta)
-    if isinstance(prior, bdl.Uniform):
-        assert energy == 0.0 and not g.any()
-        return
-    precision = torch.tensor([2.0] * 5 if isinstance(prior.precision, float) else [2, 2, 0.5, 0.5, 0.5], dtype=D64)
-    torch.testing.assert_close(energy, (precision * theta**2 / 2).sum(-1))
-    (expected,) = torch.autograd.grad(prior.energy(theta).sum() / N, theta)
-    torch.testing.assert_close(g, expected)

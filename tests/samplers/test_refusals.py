@@ -11,6 +11,7 @@ import warnings
 
 import pytest
 import torch
+from closures import closure_of
 from torch import nn
 
 import bdl
@@ -24,16 +25,8 @@ def sampler_of(net: nn.Module, **settings) -> bdl.Sampler:
     return bdl.Sampler(net.named_parameters(), bdl.SGLD(), num_data=N, lr=0.1, **settings)
 
 
-def closure_of(net: nn.Module, sampler: bdl.Sampler):
-    x = torch.ones(4, 2)
-
-    def closure():
-        sampler.zero_grad()
-        loss = net(x).square().mean()
-        loss.backward()
-        return loss
-
-    return closure
+def step(net: nn.Module, sampler: bdl.Sampler) -> None:
+    sampler.step(closure_of(sampler, lambda: net(torch.ones(4, 2)).square().mean()))
 
 
 # ---- precision -------------------------------------------------------------------------------------------------------
@@ -59,7 +52,7 @@ def test_a_replaced_layer_is_spoken_of_once():
     net[1] = nn.Linear(2, 1)
     with pytest.warns(BdlWarning, match="2 of 4 parameters, 1.weight the first, have no gradient at step 0") as said:
         for _ in range(2):
-            sampler.step(closure_of(net, sampler))
+            step(net, sampler)
     assert len(said) == 1
 
 
@@ -67,12 +60,12 @@ def test_a_parameter_that_was_unfrozen_is_refused():
     net = nn.Linear(2, 1)
     net.bias.requires_grad_(False)
     sampler = sampler_of(net)
-    sampler.step(closure_of(net, sampler))
+    step(net, sampler)
     net.bias.requires_grad_(True)
     with pytest.raises(ConfigError, match="bias was frozen when the Sampler was built and requires a gradient now"):
-        sampler.step(closure_of(net, sampler))
+        step(net, sampler)
     net.bias.requires_grad_(False)
-    sampler.step(closure_of(net, sampler))
+    step(net, sampler)
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
@@ -122,13 +115,7 @@ def test_a_run_with_a_far_too_large_step_says_so():
     x, y = torch.randn(N, 3, generator=generator), torch.randint(2, (N,), generator=generator)
     net = nn.Linear(3, 2)
     sampler = bdl.Sampler(net.parameters(), bdl.SGLD(), num_data=N, lr=1e4, prior=bdl.Uniform())
-
-    def closure():
-        sampler.zero_grad()
-        loss = nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        return loss
-
+    closure = closure_of(sampler, lambda: nn.functional.cross_entropy(net(x), y))
     with pytest.warns(BdlWarning, match="the chain has diverged"):
         for _ in range((PATIENCE + 1) * CHECK_EVERY):
             sampler.step(closure)
@@ -137,7 +124,7 @@ def test_a_run_with_a_far_too_large_step_says_so():
 def test_the_first_loss_outlives_a_checkpoint():
     net = nn.Linear(2, 1)
     sampler = sampler_of(net)
-    sampler.step(closure_of(net, sampler))
+    step(net, sampler)
     other = sampler_of(net)
     other.load_state_dict(sampler.state_dict())
     assert other.potential.energy_watch.first == sampler.potential.energy_watch.first is not None

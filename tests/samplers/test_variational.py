@@ -18,10 +18,8 @@ import numpy as np
 import pytest
 import torch
 import toys
-from known_noise import KnownNoiseRegression
 from oracles import Estimate
 from repeats import slow_where
-from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 from torch import Tensor, nn
 
@@ -44,9 +42,10 @@ def simulate() -> tuple[Tensor, Tensor]:
 
 
 X, Y = simulate()
-EXACT = KnownNoiseRegression(X, Y, NOISE, prior_mean=0.0, prior_covariance=1 / PRECISION)
-EVIDENCE, MEAN = EXACT.log_evidence(), EXACT.mean()
+COVARIANCE = NOISE**2 * torch.eye(N, dtype=D64) + X @ X.T / PRECISION  # of y, without the weights
+EVIDENCE = float(multivariate_normal(np.zeros(N), COVARIANCE.numpy()).logpdf(Y.numpy()))
 L = PRECISION * torch.eye(D, dtype=D64) + X.T @ X / NOISE**2
+MEAN = torch.linalg.solve(L, X.T @ Y / NOISE**2)
 STD = L.diagonal().rsqrt()  # (D,) deviations of the best fit at T = 1
 
 
@@ -139,10 +138,7 @@ def best(q: tuple[Tensor, Tensor], temperature: float = 1.0) -> bool:
     return bool((np.abs(estimate.z([0.0] * D + [1.0] * D)) < Z).all())
 
 
-def test_evidence_is_that_of_another_formula():
-    """It is the density of y ~ N(0, s² I + XX'/precision). The KL of the best fit is the formula above."""
-    covariance = NOISE**2 * torch.eye(N, dtype=D64) + X @ X.T / PRECISION
-    assert multivariate_normal(np.zeros(N), covariance.numpy()).logpdf(Y.numpy()) == pytest.approx(EVIDENCE, abs=1e-9)
+def test_the_divergence_of_the_best_fit_is_that_of_another_formula():
     assert divergence(MEAN, STD).item() == pytest.approx(
         (L.diagonal().log().sum() - torch.logdet(L)).item() / 2, abs=1e-12
     )
@@ -231,54 +227,6 @@ def test_geometric_weights_are_those_of_the_paper(m: int):
     uniform = shares(bdl.MeanField(), gradients, prior)
     torch.testing.assert_close(uniform, torch.ones_like(uniform), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(geometric.sum(0), uniform.sum(0), rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.slow  # test_samples_in_the_store_are_draws fits on mini-batches; the shares are compared above
-@pytest.mark.parametrize("weights", ["uniform", "geometric"])
-def test_best_fit_on_mini_batches(weights):
-    """With four batches an epoch and small lr, q is the same for either way to share the KL term."""
-    assert best(Fit(bdl.MeanField(kl_weights=weights, batches=BATCHES), batches=BATCHES).converge(2000).q)
-
-
-# ---- another prior ---------------------------------------------------------------------------------------------------
-
-MIXTURE, DATA = bdl.ScaleMixture(0.5, 1.0, 0.2), torch.tensor([0.1, 0.7, 0.3, 0.9], dtype=D64)
-
-
-def bound(mu: float, log_std: float) -> float:
-    """E_q[U] - H[q] for DATA ~ N(b, .5²) and b from MIXTURE, by Gauss-Hermite quadrature."""
-    x, w = np.polynomial.hermite_e.hermegauss(100)
-    b = mu + math.exp(log_std) * x
-    likelihood = ((DATA.numpy()[:, None] - b) ** 2).sum(0) / 2 / 0.5**2
-    prior = -np.log(0.5 * np.exp(-(b**2) / 2) + 0.5 / 0.2 * np.exp(-(b**2) / 2 / 0.04))
-    return float(w @ (likelihood + prior) / w.sum() - log_std)
-
-
-@pytest.mark.slow  # test_priors.py has the energy and the gradient of the mixture
-def test_best_fit_under_a_scale_mixture():
-    """The prior of Blundell et al. 2015, on the mean of four numbers, gives the q that quadrature gives.
-
-    Power: 2% in mean and deviation. A Gaussian prior with the variance of either component is further off.
-    """
-    b = torch.full((FITS, 1), 0.5, dtype=D64, requires_grad=True)
-    sampler = bdl.Sampler([b], bdl.MeanField(0.2), num_data=4, lr=0.02, prior=MIXTURE, chains=FITS)
-
-    def closure():
-        sampler.zero_grad()
-        loss = ((DATA - b).square() / 2 / 0.5**2).mean(1)
-        loss.sum().backward()
-        return loss.detach()
-
-    for k in range(2000):
-        sampler.param_groups[0]["lr"] = 0.02 * (1 - k / 2000)
-        sampler.step(closure)
-    optimum = minimize(lambda v: bound(*v), [0.5, math.log(0.2)], tol=1e-12).x
-    estimate = Estimate.over_chains(torch.cat([sampler.chain.state.mu, sampler.chain.state.std.log()], 1))
-    assert 2 * Z * estimate.se.max() < 0.04, "no power"
-    assert (np.abs(estimate.z(optimum)) < Z).all()
-    for precision in (1.0, 1 / 0.04):  # exact: mean Σy/s² / (n/s² + precision)
-        total = 4 / 0.25 + precision
-        assert np.abs(estimate.z([DATA.sum().item() / 0.25 / total, -0.5 * math.log(total)])).max() > 2 * Z
 
 
 # ---- the sampler around it -------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from closures import closure_of
 from weighted_chains import D64, gaussian
 
 import bdl
@@ -34,14 +35,7 @@ def noisy_batches(energy: str, chains, steps=30, **arguments):
             error = torch.randn(lead, generator=draw, dtype=D64)
             prior = theta.square().sum(-1)
             full, batch = 5 * mean_loss() + prior, 5 * (mean_loss() + error) + prior
-
-        def closure(error=error):
-            sampler.zero_grad()
-            loss = mean_loss() + error
-            loss.sum().backward()
-            return loss
-
-        sampler.step(closure)
+        sampler.step(closure_of(sampler, lambda error=error: mean_loss() + error))
         yield sampler, batch, full
 
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from experiments.hotter import APART, hops
 from repeats import slow_where
 from weighted_chains import gaussian
 
@@ -13,7 +14,6 @@ import bdl
 from bdl.errors import ConfigError
 
 HOT = 4.0
-APART = 8.0
 
 
 def weighted_mean(values, log_weights):
@@ -85,14 +85,6 @@ def modes(weighting, d: int, count: int = 64, T: float = HOT, seed: int = 0):
         return loss.detach()
 
     return theta, sampler, lambda: sampler.step(closure)
-
-
-def hops(first: torch.Tensor) -> float:
-    """Moves from within 2 of one mode to within 2 of the other, per chain, by the first coordinate (n, C)."""
-    side = torch.where(first < 2, 0, torch.where(first > APART - 2, 1, -1))
-    for row in range(1, len(side)):
-        side[row] = torch.where(side[row] < 0, side[row - 1], side[row])
-    return float(((side[1:] != side[:-1]) & (side[:-1] >= 0)).double().sum(0).mean())
 
 
 @pytest.mark.parametrize("d", slow_where(lambda d: d != 10, [10, 30]))

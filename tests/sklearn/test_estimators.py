@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
 import subprocess
 import sys
 import tempfile
@@ -300,8 +301,37 @@ def test_verbose_shows_progress_findings_and_the_verdict():
     lines = shown.getvalue().splitlines()
     assert any(line.startswith("tune: prior") for line in lines)
     assert any(line.startswith("step 20 of 20") for line in lines)
-    assert lines[-1].startswith("verdict: more samples. ")
+    assert lines[-3].startswith("verdict: more samples. ") and lines[-1].startswith("next: predictive(X) has means")
     assert silent.getvalue() == "" and len(told) == 1
+
+
+@pytest.mark.parametrize("settings, changed", [
+    (dict(steps=40, prior_std=None), {"chains"}), (dict(steps=40, chains=4), {"steps"})
+])  # fmt: skip
+def test_the_next_fit_that_a_warning_names_runs_and_helps(settings, changed):
+    """Its line is Python: it names arguments of the estimator, and can be run as it is printed."""
+    X, y = rows()
+    model = BayesianMLPRegressor(**{**SMALL, **settings})
+    with pytest.warns(NotConverged, match="next: (sample [0-9]+ times as long|run 4 chains): set_params") as told:
+        model.fit(X, y)
+    before = model.get_params()
+    call = str(told[0].message).rpartition(": ")[2]
+    model.fit = lambda X, y: model  # as long as it says would take too long for a test
+    assert eval(f"model.{call}") is model
+    after = model.get_params()
+    assert {name for name in after if after[name] != before[name]} == changed
+    assert all(after[name] > before[name] for name in changed)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_fit_that_is_stopped_is_no_success_and_no_exit_of_a_notebook(monkeypatch, sent):
+    """Lightning ends the process with status 1 at Ctrl-C, without a word, and with 0 at SIGTERM."""
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(bdl.Monitor, "on_train_batch_end", lambda *args: signal.raise_signal(sent))
+    with pytest.raises(KeyboardInterrupt if sent == signal.SIGINT else SystemExit) as stopped:
+        BayesianMLPRegressor(**SMALL).fit(*rows())
+    assert signal.getsignal(signal.SIGINT) is before
+    assert sent == signal.SIGINT or getattr(stopped.value, "code", None) == 143
 
 
 def test_sghmc_takes_batches_and_finds_its_step_size():
@@ -316,7 +346,13 @@ WRONG = {
     "sampler must be auto or one of mclmc": dict(sampler="nuts"),
     "start must be": dict(start="sgd"),
     "at least 7": dict(steps=5),
-    "chains and samples": dict(chains=0),
+    "chains must be a whole number of at least 1, got 0": dict(chains=0),
+    "samples must be a whole number of at least 1, got 2.5": dict(samples=2.5),
+    "steps must be a whole number of at least 1, got 1000.0": dict(steps=1e3),
+    "dynamics such as bdl.SGHMC.0.05.; got": dict(sampler=bdl.SGHMC),
+    "units in hidden_layer_sizes must be a whole number of at least 1, got 0": dict(hidden_layer_sizes=(8, 0)),
+    'hidden_layer_sizes must be "auto", got': dict(hidden_layer_sizes="wide"),
+    'prior_std must be "fan_in".*, got .wide': dict(prior_std="wide"),
     "prior_std must be > 0": dict(prior_std=0.0),
     "noise must be": dict(noise=-1.0),
     "loss must be one of": dict(loss="cauchy"),
@@ -330,6 +366,15 @@ def test_wrong_settings_are_refused_in_one_line(message):
     with pytest.raises(ConfigError, match=message) as refusal:
         BayesianMLPRegressor(**{**SMALL, **WRONG[message]}).fit(*rows())
     assert "\n" not in str(refusal.value)
+
+
+def test_what_cannot_be_drawn_or_saved_is_refused_in_bdl_s_words(regressor):
+    X, _ = rows()
+    with pytest.raises(ConfigError, match="the number of draws must be a whole number of at least 1, got 0"):
+        regressor.sample_y(X, 0)
+    with pytest.raises(ConfigError, match="this posterior is in memory, and pickle keeps it"):
+        regressor.posterior_.save("nowhere")
+    assert "in memory" in repr(regressor.posterior_) and "/" not in repr(regressor.posterior_).splitlines()[1]
 
 
 def test_wrong_data_are_refused():
@@ -394,4 +439,4 @@ def test_fit_tells_a_verdict_that_is_not_trust_once_and_keeps_it():
     with pytest.warns(ConvergenceWarning, match="^verdict: ") as said:
         model.fit(x, np.sin(x[:, 0]))
     assert len([w for w in said if issubclass(w.category, bdl.VerdictWarning)]) == 1 and said[0].filename == __file__
-    assert model.verdict_.outcome != "trust" and model.verdict_.line == str(said[0].message)
+    assert model.verdict_.outcome != "trust" and str(said[0].message).startswith(model.verdict_.line)

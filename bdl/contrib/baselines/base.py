@@ -138,9 +138,8 @@ class Baseline(ABC):
         if bad := [name for name, values in stacked.items() if not bool(values.isfinite().all())]:
             raise ConfigError(f"{type(self).__name__} drew numbers in {bad[0]} that are not finite: lower sampler.lr")
         store.write(
-            stacked, step=last.step + number, stack=0, chains=list(range(len(networks))), cycle=0,
-            lr=lr, temperature=self.temperature, zeta=0.0, energy_batch=None, energy_full=None,
-            log_weight=None, psi_frozen=False,
+            stacked, step=last.step + number, stack=0, chains=list(range(len(networks))),
+            lr=lr, temperature=self.temperature,
         )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from bdl.posterior.value_evaluation import ValueEvaluation
 
 MOVED_ERRORS = 3  # standard errors by which the energy must move
 SURE_OF_ONE = 4  # the same for the hottest or the coldest of many directions, whose errors come from few chains
-SMALLEST_PROBABILITY = torch.finfo(torch.float32).tiny  # probability of a label that a network holds to be impossible
 
 
 @dataclass(frozen=True)
@@ -127,10 +126,7 @@ def _values(evaluation: PosteriorEvaluation, before: PosteriorEvaluation) -> Ten
 def _logs(predictions: Sequence, evaluation: PosteriorEvaluation) -> Tensor:  # type: ignore[type-arg]
     """(C, n) log probabilities or densities of y by the predictions of each chain."""
     if isinstance(evaluation, ClassEvaluation):
-        labels = evaluation.labels.expand(len(predictions), -1).unsqueeze(-1)
-        return (
-            torch.as_tensor(predictions).double().gather(-1, labels).squeeze(-1).clamp_min(SMALLEST_PROBABILITY).log()
-        )
+        return -torch.stack([evaluation.losses_of(probs) for probs in predictions])
     return torch.stack([p.log_density(evaluation.y).double() for p in predictions])
 
 

@@ -31,6 +31,7 @@ from bdl.law.continuation import LEAPFROG
 from bdl.law.directions import DirectionTemperature
 from bdl.law.measure import joined_temperatures, spreads, thermometers
 from bdl.law.thermometer import GRADIENTS, STATES, Thermometer
+from bdl.posterior.index import temperatures_of
 from bdl.posterior.report.pictures import name_of_direction
 from bdl.run.console import WorkProgress
 from bdl.run.directory import refuse_links_of
@@ -105,7 +106,7 @@ def refuse_other_laws(posterior: bdl.Posterior, config: DictConfig) -> None:
     """Raise ConfigError for samples of another law than exp(-U/T) at one T > 0."""
     if posterior.target.get("approximation") or "sampler" not in config:
         raise ConfigError("these networks are draws of an approximation, which samples no law at a temperature")
-    temperatures = sorted({t for record in posterior.records for t in np.atleast_1d(record.temperature).tolist()})
+    temperatures = temperatures_of(posterior.records)
     if temperatures[0] == 0:
         raise ConfigError("at T = 0 a run is an optimiser, and there is no law to continue")
     if len(temperatures) > 1:

@@ -51,8 +51,7 @@ class ContinuedSamples:
                 tensors = {name: t.cpu() for name, t in potential.tensors(theta, names).items()}
                 self.store.write(
                     tensors, step=last.step + number, stack=last.stack, chains=last.chains, cycle=last.cycle,
-                    lr=last.lr, temperature=last.temperature, zeta=0.0, energy_batch=None,
-                    energy_full=energies.tolist(), log_weight=None, psi_frozen=False, precision=last.precision,
+                    lr=last.lr, temperature=last.temperature, energy_full=energies.tolist(), precision=last.precision,
                 )  # fmt: skip
 
         return write

@@ -123,7 +123,10 @@ def compare_runs(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, sam
             raise ConfigError(f"metrics: {name} is no metric of these runs: choose among those of a metrics.json")
     shown = [name for name in metrics or HEADINGS if name in present]
     runs = _without_copies(runs if same_data else [run.with_data_as_settings() for run in runs])
-    _warn_of_unfinished([run for run in runs if not run.metrics])
+    if late := [run for run in runs if not run.metrics]:
+        many = f" and {len(late) - 1} more" if len(late) > 1 else ""
+        about = "not finished, and in no mean; the command of a run resumes it"
+        warnings.warn(f"{late[0].path}{many}: {about}", BdlWarning, stacklevel=2)
     columns, names = _differing(runs), list(dict.fromkeys(run.method for run in runs))
     groups: dict[tuple[str, ...], list[ComparedRun]] = {}
     for run in runs:
@@ -138,13 +141,6 @@ def compare_runs(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, sam
         settings = dict(zip(("method", *columns), (name, *row[1:]), strict=True))
         methods += _rows(f"{name} ({told})" if told else name, settings, groups[row], shown)
     return Comparison(columns, shown, methods, same_data)
-
-
-def _warn_of_unfinished(late: Sequence[ComparedRun]) -> None:
-    if late:
-        many = f" and {len(late) - 1} more" if len(late) > 1 else ""
-        about = "not finished, and in no mean; the command of a run resumes it"
-        warnings.warn(f"{late[0].path}{many}: {about}", BdlWarning, stacklevel=3)
 
 
 def heading(metric: str) -> str:

@@ -20,9 +20,7 @@ def scored(prediction: AnyPrediction, likelihood: Likelihood, y: Tensor) -> dict
     kept: object = prediction
     if not isinstance(prediction, ValuePrediction):
         assert not isinstance(prediction, ClassColumnsPrediction)  # `numbers_kept` has refused several columns
-        kept = prediction.probs.flatten(0, -2)
-        if likelihood.outputs == "labels":
-            kept = torch.stack([1 - prediction.probs, prediction.probs], -1).flatten(0, -2)
+        kept = _classes(prediction).flatten(0, -2)
         counted = likelihood.counted(y) if prediction.probs.ndim > 2 else None
         if counted is not None:
             kept, y = kept[counted], y[counted]

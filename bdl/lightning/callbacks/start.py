@@ -111,7 +111,6 @@ class EnsembleStart(L.Callback):
         self.store.write_target(target, self.stack, frozen)
         chains = len(next(iter(tensors.values())))
         self.store.write(
-            tensors, step=epochs, stack=self.stack, chains=[self.stack * chains + c for c in range(chains)], cycle=0,
-            lr=self.start.lr, temperature=0.0, zeta=0.0, energy_batch=None, energy_full=None, log_weight=None,
-            psi_frozen=False,
+            tensors, step=epochs, stack=self.stack, chains=[self.stack * chains + c for c in range(chains)],
+            lr=self.start.lr, temperature=0.0,
         )  # fmt: skip

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
+from typing import Any
 
 from bdl.posterior.judge_law import COLDEST_DIRECTION
 from bdl.posterior.judge_rest import is_on_its_way, lengths
+from bdl.posterior.judge_target import CHAINS
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.verdict import Verdict
 
 MOST_LENGTHS = 100  # lengths of the run: beyond them another sampler is the better advice
 UNKNOWN = 4  # lengths of the run, where the number of samples that would do is not known
+OF_CHAINS = "Chains"  # name of the judgement on their number, which longer chains do not change
 OF_WEIGHTS = ("Weighted distribution", "ESS of importance weights")  # names of judgements
 
 
@@ -36,6 +39,8 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
         colder = changed(changed(command, "tune=auto"), "tune.temperature=true")
         of_t = [] if m["temperature"] < 1 else [("Read the temperature that predicts best", colder)]
         return [*of_t, ("Learn the width of the prior", changed(command, "sampler.prior.precision=learned"))]
+    if judged.decisive.name == OF_CHAINS:
+        return [(f"Run {CHAINS} chains", changed(command, f"chains={CHAINS}"))]
     if judged.outcome in ("more samples", "not at rest"):
         return _longer(judged, m, command, steps)
     if judged.outcome == "broken":
@@ -43,13 +48,40 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
     return _to_the_posterior(judged, m, command)
 
 
+def of_an_estimator(
+    judged: Verdict, steps: int, samples: int, chains: int, given: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """What one does with a fitted estimator of `bdl.sklearn`, as methods of it: another fit where that helps.
+
+    Args:
+        steps, samples, chains: of the fit; samples of each chain.
+        given: settings that the user gave, such as lr, by the names of the estimator's arguments.
+    """
+    if judged.decisive.name == OF_CHAINS:
+        return [(f"Run {CHAINS} chains", _fit_with(chains=CHAINS))]
+    if _is_too_short(judged, judged.metrics) or judged.outcome == "not known" and "longer" in judged.decisive.words:
+        words, total = _longer_by(judged, or_nan({"samples": samples * chains, **judged.metrics}), steps)
+        new = {"steps": total}
+        if judged.outcome == "more samples" and judged.needed > samples * chains:  # a longer fit keeps as many
+            new["samples"] = min(math.ceil(judged.needed / chains), total // 2)
+        return [(words, _fit_with(**new))]
+    if judged.outcome == "prior does not fit" and "prior_std" in given:
+        return [("Let the width of the prior be found", _fit_with(prior_std=None))]
+    if judged.outcome == "another temperature" and "lr" in given:
+        return [("Let the step size be found", _fit_with(lr=None))]
+    return []
+
+
+def _fit_with(**settings: Any) -> str:
+    return f"set_params({', '.join(f'{name}={value!r}' for name, value in settings.items())}).fit(X, y)"
+
+
 def in_python(judged: Verdict, m: Mapping[str, float], steps: int, folder: str) -> list[tuple[str, str]]:
     """What one does with the posterior of a network `net`, whose inputs are x; first a longer run where that helps."""
-    too_short = (
-        judged.outcome in ("more samples", "not at rest") or judged.outcome == "broken" and is_on_its_way(or_nan(m))
-    )
     longer = []
-    if too_short and steps:
+    if judged.decisive.name == OF_CHAINS:
+        longer = [(f"Run {CHAINS} chains, into another folder", f"chains={CHAINS}  # of bdl.sample or bdl.ChainStack")]
+    elif _is_too_short(judged, m) and steps:
         words, total = _longer_by(judged, m, steps)
         longer = [(f"{words}: the same call with more steps continues this run",
                    f"steps={total}  # of bdl.sample; max_steps of a Trainer of your own")]  # fmt: skip
@@ -63,6 +95,10 @@ def in_python(judged: Verdict, m: Mapping[str, float], steps: int, folder: str) 
             f"bdl.sample(net, loss, loader_of_all_items, {folder + '-all'!r}, **arguments)",
         ),
     ]
+
+
+def _is_too_short(judged: Verdict, m: Mapping[str, float]) -> bool:
+    return judged.outcome in ("more samples", "not at rest") or judged.outcome == "broken" and is_on_its_way(or_nan(m))
 
 
 def _longer(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -> list[tuple[str, str]]:

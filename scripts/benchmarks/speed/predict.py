@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -20,10 +19,6 @@ from benchmarks.speed.timing import Times, interleave, ratio, timed
 SIZES = (36, 30, 30, 6)
 FILES, CHAINS, ROWS = 100, 8, 2000
 NETWORKS, IMAGES = 100, 32
-FIELDS: dict[str, Any] = {  # fields of an index line, without the chains
-    "stack": 0, "cycle": 0, "lr": 0.1, "temperature": 1.0, "zeta": 0.0,
-    "energy_batch": None, "energy_full": None, "log_weight": None, "psi_frozen": False,
-}  # fmt: skip
 
 
 def bench_predict(rounds: int) -> tuple[Times, dict[str, float]]:
@@ -61,10 +56,9 @@ def write_samples(folder: Path, files: int, chains: int) -> None:
     """A run directory with samples of random networks, as a run of so many chains writes it."""
     store, generator = SampleStore(folder), torch.Generator().manual_seed(0)
     shapes = {name: p.shape for name, p in MLP(SIZES).named_parameters()}
-    fields = FIELDS | {"chains": list(range(chains))}
     for step in range(files):
         state = {name: 0.3 * torch.randn(chains, *shape, generator=generator) for name, shape in shapes.items()}
-        store.write(state, step=step, **fields)
+        store.write(state, step=step, stack=0, chains=list(range(chains)), lr=0.1, temperature=1.0)
     store.write_target({})
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from bdl.models import MLP, ResNet, ResNet18
 from bdl.posterior.store import SampleStore
-from benchmarks.speed.predict import FIELDS, SIZES
+from benchmarks.speed.predict import SIZES
 from benchmarks.speed.timing import Times, interleave, timed
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {  # name -> network, chains
@@ -52,7 +52,7 @@ def writer(folder: Path, net: nn.Module, chains: int) -> Callable[[], int]:
     """A function that writes the next file of samples and returns its bytes."""
     store, steps = SampleStore(folder), itertools.count()
     tensors = {name: t.detach().expand(chains, *t.shape).clone() for name, t in net.state_dict().items()}
-    fields = FIELDS | {"chains": list(range(chains))}
+    fields = {"stack": 0, "chains": list(range(chains)), "lr": 0.1, "temperature": 1.0}
     return lambda: store.write(tensors, step=next(steps), **fields).bytes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from literature.targets.base import DataTarget, Target, gradient
+from literature.targets.base import DataTarget, Target
 from literature.targets.benchmark import FUNCTIONS, Ackley, Benchmark, Rastrigin, Sphere, SumSquares, benchmark
 from literature.targets.chains import Chains
 from literature.targets.gaussians import STARTS, GaussianLaw, Mixture, grid25

@@ -82,11 +82,6 @@ class DataTarget(Target):
         return self.num_data * loss, self.num_data * grad
 
 
-def gradient(target: Any, x: Tensor) -> Tensor:
-    """(..., d) gradient of U by autograd, even where the target writes its own `grad`."""
-    return value_and_grad(target.energy, x)[1]
-
-
 def value_and_grad(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     """(...,) values of a function of the last axis, and their (..., d) gradients."""
     with torch.enable_grad():

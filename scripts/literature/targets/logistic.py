@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bdl.seeding import generator
-from literature.targets.base import double, freeze
-from literature.targets.regression import Regression
+from literature.targets.base import DataTarget, double, freeze
 
 
 def simulate_logistic(n: int = 1000, p: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -26,7 +25,7 @@ def simulate_logistic(n: int = 1000, p: int = 5, seed: int = 0) -> tuple[Tensor,
 
 
 @dataclass(frozen=True, eq=False)
-class LogisticRegression(Regression):
+class LogisticRegression(DataTarget):
     """P(y_i = 1 | w) = 1 / (1 + exp(-x_i' w)), w ~ N(0, I / λ).
 
         U(w) = Σ_i [softplus(x_i' w) - y_i x_i' w] + λ |w|² / 2 - p/2 log(λ / 2π)
@@ -40,6 +39,10 @@ class LogisticRegression(Regression):
 
     def __post_init__(self) -> None:
         freeze(self, X=double(self.X), y=double(self.y))
+
+    @property
+    def dim(self) -> int:
+        return self.X.shape[1]
 
     def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         X, y, weight = self.X.to(x), self.y.to(x), self.prior_precision / self.num_data

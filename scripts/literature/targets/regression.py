@@ -25,18 +25,8 @@ def simulate_linear(n: int = 10_000, correlation: float = 0.9, seed: int = 0) ->
     return torch.stack([torch.ones_like(x), x], 1), correlation * x + math.sqrt(1 - correlation**2) * e
 
 
-class Regression(DataTarget):
-    """A posterior of the parameters of y (n,) given X (n, p). Abstract: subclasses write `loss_and_grad`."""
-
-    X: Any
-
-    @property
-    def dim(self) -> int:
-        return self.X.shape[1]
-
-
 @dataclass(frozen=True, eq=False)
-class LinearRegression(Regression):
+class LinearRegression(DataTarget):
     """Normal linear regression with the normal-inverse-gamma prior (Karagiannis 2023, section 4).
 
         y_i | b, s² ~ N(x_i' b, s²),    b | s² ~ N(m, s² V),    s² ~ IG(phi, psi)
@@ -62,10 +52,11 @@ class LinearRegression(Regression):
     _constant: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        X, y, m, V = conjugate(self.X, self.y, self.prior_mean, self.prior_scale)
+        X, y, V = double(self.X), double(self.y), double(self.prior_scale)
+        n, p = X.shape
+        m, V = double(self.prior_mean).expand(p), V if V.ndim else V * torch.eye(p, dtype=torch.float64)
         root = factor("prior_scale", V)
         gram, fit, rss = least_squares(X, y)
-        n, p = X.shape
         log_v = 2 * root.diagonal().log().sum().item()
         constant = 0.5 * (n + p) * math.log(2 * math.pi) + 0.5 * log_v + math.lgamma(self.shape)
         constant -= self.shape * math.log(self.rate)
@@ -113,13 +104,6 @@ class LinearRegression(Regression):
 
     def sample(self, n: int, generator: torch.Generator | None = None, temperature: float = 1.0) -> Tensor:
         return self.posterior(temperature).sample(n, generator)
-
-
-def conjugate(X: Any, y: Any, mean: Any, scale: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All in double precision; a number stands for equal means (p,), or for its multiple of the identity (p, p)."""
-    X, y, mean, scale = double(X), double(y), double(mean), double(scale)
-    p = X.shape[1]
-    return X, y, mean.expand(p), scale if scale.ndim else scale * torch.eye(p, dtype=torch.float64)
 
 
 def least_squares(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from known_noise import KnownNoiseRegression
 from literature.targets import (
     LinearRegression,
     LogisticRegression,
@@ -62,24 +61,6 @@ def test_linear_posterior_against_quadrature(temperature):
     if temperature == 1:  # y is multivariate t with 2 phi degrees of freedom, and shape matrix psi/phi (I + X V X')
         cov = 0.5 * (np.eye(len(y)) + 0.1 * X[:, 1:] @ X[:, 1:].T)
         assert math.isclose(grid.log_z, stats.multivariate_t.logpdf(y, X[:, 1] * 0.5, cov, df=4), rel_tol=1e-8)
-
-
-def test_known_noise():
-    target = KnownNoiseRegression(X, y, 0.7, [1.0, -1.0], V)
-    expected = stats.multivariate_normal.logpdf(y, X @ [1, -1], 0.49 * np.eye(len(y)) + X @ V @ X.T)
-    assert math.isclose(target.log_evidence(), expected, rel_tol=1e-10)
-    gain = V @ X.T @ np.linalg.inv(0.49 * np.eye(len(y)) + X @ V @ X.T)  # Kalman's gain
-    mean = np.array([1, -1]) + gain @ (y - X @ [1, -1])
-    torch.testing.assert_close(target.mean(), torch.as_tensor(mean))
-    torch.testing.assert_close(target.covariance(2.0), torch.as_tensor(2 * (V - gain @ X @ V)))
-
-
-def test_more_weights_than_data():
-    generator = np.random.default_rng(0)
-    X, y = generator.normal(size=(4, 7)), generator.normal(size=4)
-    target = KnownNoiseRegression(X, y, 0.5)
-    expected = stats.multivariate_normal.logpdf(y, np.zeros(4), 0.25 * np.eye(4) + X @ X.T)
-    assert math.isclose(target.log_evidence(), expected, rel_tol=1e-9)
 
 
 def test_simulated_line():

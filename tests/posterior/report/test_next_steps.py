@@ -14,7 +14,7 @@ import torch
 import bdl
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.judgements import or_nan
-from bdl.posterior.report.next_steps import next_steps
+from bdl.posterior.report.next_steps import next_steps, of_an_estimator
 from bdl.posterior.report.page import page
 from bdl.posterior.report.pictures import ReportData, moves
 from bdl.posterior.report.tables import class_rows, ood_rows
@@ -63,7 +63,9 @@ def test_a_run_that_was_tuned_is_not_told_to_tune():
 
 
 def test_a_run_that_is_not_at_rest_is_told_how_much_longer():
-    judged: Any = SimpleNamespace(outcome="not at rest", needed=math.nan, head=SimpleNamespace(kind="open"))
+    judged: Any = SimpleNamespace(
+        outcome="not at rest", needed=math.nan, head=SimpleNamespace(kind="open"), decisive=SimpleNamespace(name="Rest")
+    )
     m = or_nan({"ess/within": 40.0, "chains": 8.0, "samples": 800.0})
     assert next_steps(judged, m, COMMAND, 100) == [
         ("Sample 5 times as long", "bdl train sampler=sghmc seed=3 sampler.lr=0.4 length=500")
@@ -138,3 +140,31 @@ def test_the_steps_of_a_hot_mclmc_are_to_be_tested():
     for tuned in ({}, {"tune/kept/rest": 1.0}):
         assert advised("another temperature", energy_error=1.0, temperature=1.0, **tuned) == wanted
     assert advised("another temperature", command=wanted[0], energy_error=1.0, temperature=1.0) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "needed", "given", "expected"),
+    [
+        ("not at rest", math.nan, {}, ["set_params(steps=400).fit(X, y)"]),
+        ("more samples", 350.0, {}, ["set_params(steps=700, samples=175).fit(X, y)"]),
+        ("more samples", math.nan, {}, ["set_params(steps=400).fit(X, y)"]),
+        ("prior does not fit", math.nan, {"prior_std": 0.1}, ["set_params(prior_std=None).fit(X, y)"]),
+        ("another temperature", math.nan, {"lr": 0.1}, ["set_params(lr=None).fit(X, y)"]),
+        ("another temperature", math.nan, {}, []),
+        ("trust", math.nan, {}, []),
+        ("not known", math.nan, {}, ["set_params(steps=400).fit(X, y)"]),
+    ],
+)
+def test_the_next_fit_of_an_estimator_names_its_arguments(outcome, needed, given, expected):
+    at_rest = {"rest/ess": 50.0, "rest/slope": 0.0}
+    decisive = SimpleNamespace(name="", words="sample longer" if outcome == "not known" else "")
+    judged: Any = SimpleNamespace(outcome=outcome, needed=needed, metrics=or_nan(at_rest), decisive=decisive)
+    assert [line for _, line in of_an_estimator(judged, 100, 25, 2, given)] == expected
+
+
+def test_too_few_chains_are_not_cured_by_longer_ones():
+    """The verdict says "2 chains may miss the same modes: run at least 4", and the command sampled them longer."""
+    assert advised("more samples", decisive="Chains") == [f"{COMMAND} chains=4".replace("'", "")]
+    judged: Any = SimpleNamespace(outcome="more samples", needed=math.nan, decisive=SimpleNamespace(name="Chains"))
+    assert of_an_estimator(judged, 100, 25, 2, {})[0][1] == "set_params(chains=4).fit(X, y)"
+    assert next_steps(judged, or_nan({"samples": 9.0}), "", 100, "runs/a")[0][1].startswith("chains=4 ")
