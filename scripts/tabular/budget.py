@@ -30,42 +30,43 @@ from tabular.sources import Fold
 
 PARTS, TRIALS = 3, 100
 SPARED = 0.9  # share of the time left that a run of chosen length plans for: times vary
+FARTHEST = 10  # times the longer of the two lengths that are timed: a line through noisy times leads no farther
 Fit = Callable[..., Law | np.ndarray]  # (fold, seed, **settings)
 Result = TypeVar("Result")
 
 NETWORK = {"hidden": [32, 64, 128, 256], "lr": (1e-3, 1e-2), "decay": (1e-6, 1e-2)}
-SPACES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
-    # of numbers, and of classes: (low, high) is log-uniform, and a list has the choices
-    "linear": ({name: (1e-6, 10.0) for name in ("alpha_1", "alpha_2", "lambda_1", "lambda_2")}, {"C": (1e-3, 1e3)}),
-    "GP": (
-        {"shape": ["RBF", "Matern 3/2", "Matern 5/2"], "each": [False, True], "linear": [False, True],
-         "n_restarts_optimizer": [0, 2]},
-        {"shape": ["RBF", "Matern 3/2", "Matern 5/2"], "linear": [False, True], "n_restarts_optimizer": [0, 2]},
-    ),
-    "HGB": 2 * (
-        {"max_iter": (30, 300), "learning_rate": (0.02, 0.3), "max_leaf_nodes": (3, 63), "min_samples_leaf": (2, 40),
-         "l2_regularization": (1e-3, 10.0)},
-    ),
-    "LightGBM": 2 * (
-        {"n_estimators": (30, 300), "learning_rate": (0.02, 0.3), "num_leaves": (3, 63), "min_child_samples": (2, 40),
-         "reg_lambda": (1e-3, 10.0), "colsample_bytree": [0.5, 0.75, 1.0]},
-    ),
-    "CatBoost": 2 * (
-        {"iterations": (30, 300), "learning_rate": (0.03, 0.3), "depth": [2, 3, 4, 5, 6], "l2_leaf_reg": (0.3, 30.0)},
-    ),
-    "NGBoost": 2 * (
-        {"n_estimators": (30, 300), "learning_rate": (0.01, 0.1), "minibatch_frac": [0.5, 0.75, 1.0],
-         "col_sample": [0.5, 0.75, 1.0],
-         "Base": [DecisionTreeRegressor(max_depth=depth) for depth in (2, 3, 4)]},
-    ),
-    "MC dropout": 2 * (NETWORK | {"rate": (0.01, 0.5)},),
-    "deep ensemble": 2 * (NETWORK,),
+SPACES: dict[str, dict[str, Any]] = {  # (low, high) is log-uniform, and a list has the choices
+    "linear": {"C": (1e-3, 1e3)},
+    "GP": {
+        "shape": ["RBF", "Matern 3/2", "Matern 5/2"], "linear": [False, True], "n_restarts_optimizer": [0, 2],
+    },
+    "HGB": {
+        "max_iter": (30, 300), "learning_rate": (0.02, 0.3), "max_leaf_nodes": (3, 63), "min_samples_leaf": (2, 40),
+        "l2_regularization": (1e-3, 10.0),
+    },
+    "LightGBM": {
+        "n_estimators": (30, 300), "learning_rate": (0.02, 0.3), "num_leaves": (3, 63), "min_child_samples": (2, 40),
+        "reg_lambda": (1e-3, 10.0), "colsample_bytree": [0.5, 0.75, 1.0],
+    },
+    "CatBoost": {
+        "iterations": (30, 300), "learning_rate": (0.03, 0.3), "depth": [2, 3, 4, 5, 6], "l2_leaf_reg": (0.3, 30.0),
+    },
+    "NGBoost": {
+        "n_estimators": (30, 300), "learning_rate": (0.01, 0.1), "minibatch_frac": [0.5, 0.75, 1.0],
+        "col_sample": [0.5, 0.75, 1.0], "Base": [DecisionTreeRegressor(max_depth=depth) for depth in (2, 3, 4)],
+    },
+    "MC dropout": {**NETWORK, "rate": (0.01, 0.5)},
+    "deep ensemble": NETWORK,
 }  # fmt: skip
+OF_NUMBERS = {  # where they differ
+    "linear": {name: (1e-6, 10.0) for name in ("alpha_1", "alpha_2", "lambda_1", "lambda_2")},
+    "GP": SPACES["GP"] | {"each": [False, True]},
+}
 FIRST = {  # where a fit at the defaults takes too much of a budget: CatBoost's 1,000 trees, NGBoost's 500 at 0.01
     "CatBoost": {"iterations": 100, "learning_rate": 0.1},
     "NGBoost": {"n_estimators": 100, "learning_rate": 0.05},
 }
-LENGTHS = {"bdl": ("steps", 500, 4_000), "bde": ("n_samples", 100, 500)}  # setting, and lengths of the timed fits
+LENGTHS = {"bdl": ("steps", (500, 4_000)), "bde": ("n_samples", (100, 500))}  # setting, and lengths of the timed fits
 
 
 class OutOfTimeError(Exception):
@@ -114,10 +115,11 @@ class Clock:
 def within(name: str, fit: Fit, fold: Fold, seed: int, clock: Clock) -> Law | np.ndarray:
     """What a method says of the test rows when it has used its budget."""
     if name in LENGTHS:
-        setting, *lengths = LENGTHS[name]
-        return longest(lambda length: fit(fold, seed, **{setting: length}), setting, *lengths, clock)
+        setting, lengths = LENGTHS[name]
+        return longest(lambda length: fit(fold, seed, **{setting: length}), setting, lengths, clock)
     parts = list(parts_of(fold, seed))
-    space, first, alone = SPACES[name][bool(fold.classes)], FIRST.get(name, {}), {}
+    space = SPACES[name] if fold.classes else OF_NUMBERS.get(name, SPACES[name])
+    first, alone = FIRST.get(name, {}), {}
     if name == "deep ensemble":
         alone, last = {"members": range(1)}, {"members": clock.turns()}
         search = replace(clock, budget=clock.budget / 2)
@@ -188,14 +190,14 @@ def loss_of(said: Law | np.ndarray, part: Fold) -> float:
 # ---- a length --------------------------------------------------------------------------------------------------------
 
 
-def longest(run: Callable[[int], Result], setting: str, short: int, middle: int, clock: Clock) -> Result:
+def longest(run: Callable[[int], Result], setting: str, lengths: tuple[int, int], clock: Clock) -> Result:
     """The run that fits in the time left, by a line through the times of two; the second one, if no longer one fits."""
     times, result = [], None
-    for length in (short, middle):
+    for length in lengths:
         before = clock.left
         result = run(length)
         times.append(before - clock.left)
-    each = max((times[1] - times[0]) / (middle - short), 1e-6)
-    length = middle + int((SPARED * clock.left - times[1]) / each)
-    clock.told[setting] = max(length, middle)
-    return run(length) if length > middle else result  # type: ignore[return-value]
+    each = max((times[1] - times[0]) / (lengths[1] - lengths[0]), 1e-6)
+    length = min(lengths[1] + int((SPARED * clock.left - times[1]) / each), FARTHEST * lengths[1])
+    clock.told[setting] = max(length, lengths[1])
+    return run(length) if length > lengths[1] else result  # type: ignore[return-value]
