@@ -23,7 +23,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import product
@@ -216,21 +216,25 @@ def write(out: Path, only: Sequence[str] = tuple(METHODS)) -> None:
 
 
 def part_of(lines: Sequence[Line], budget: float | None, picture: Path) -> dict[str, Any]:
-    """Ranks and costs at one budget, whose picture is drawn."""
+    """Ranks at one budget, whose picture is drawn, and core-seconds of the folds that all ranked methods have."""
     lines = [line for line in lines if line.get("budget") == budget]
     if panels := panels_of(lines):
         draw({title: ranks for title, (ranks, _) in panels.items()}, picture)
+    ranked = {method for ranks, _ in panels.values() for method in ranks.methods} or {line["method"] for line in lines}
+    have = {seed: {line["method"] for line in lines if line["seed"] == seed} for seed in {x["seed"] for x in lines}}
+    seeds = sorted(seed for seed in have if have[seed] >= ranked)
     return {
-        "seeds": sorted({line["seed"] for line in lines}),
+        "seeds": seeds,
         "cells": len(lines),
         "failed": {" / ".join(map(str, key_of(line)[:3])): line["failed"] for line in lines if "failed" in line},
         "ranks": {title: of_panel(ranks, tables) for title, (ranks, tables) in panels.items()},
-        "seconds": {m: float(np.median(s)) for m in METHODS if (s := seconds_of(lines, m))},
+        "seconds": {m: float(np.median(s)) for m in METHODS if (s := seconds_of(lines, m, seeds))},
     }
 
 
-def seconds_of(lines: Sequence[Line], method: str) -> list[float]:
-    return [line["core_seconds"] for line in lines if line["method"] == method and "core_seconds" in line]
+def seconds_of(lines: Sequence[Line], method: str, seeds: Collection[int]) -> list[float]:
+    mine = [line for line in lines if line["method"] == method and line["seed"] in seeds]
+    return [line["core_seconds"] for line in mine if "core_seconds" in line]
 
 
 def of_panel(ranks: Ranks, tables: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -250,8 +254,8 @@ def of_panel(ranks: Ranks, tables: Mapping[str, Mapping[str, float]]) -> dict[st
 def report(record: Mapping[str, Any], lines: Sequence[Line]) -> str:
     """Mean ranks, then each table: scores of each method, means over the seeds."""
     parts = [
-        f"{origin(record, 'one thread of')}. Ranks are of the folds that all methods have; other scores are means over "
-        "a method's own folds. ± is the standard error over test rows.",
+        f"{origin(record, 'one thread of')}. Ranks and their core-seconds are of the folds that all methods have; scores "
+        "of a table are means over a method's folds, and ± is the standard error over test rows.",
         rank_table(record) if record["ranks"] else "Ranks need two methods on a table.",
     ]
     for budget, part in record["budgets"].items():

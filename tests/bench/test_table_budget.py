@@ -205,6 +205,13 @@ def test_cells_at_a_budget_have_lines_and_ranks_of_their_own(tmp_path, monkeypat
     assert (out / "ranks.png").exists() and (out / "ranks_20.png").exists()
     text = (out / "ranks.md").read_text()
     assert "## At 20 core-seconds" in text and "| linear, 20 core-s | 1 | 0.200" in text and "| GP | 1 | 0.200" in text
+    assert record["seeds"] == [0] and record["seconds"] == {"linear": 1.0, "GP": 1.0}
+    comparison.main(**asked | {"only": ["GP"], "seeds": [1]})  # a fold that one method lacks does not count
+    assert json.loads((out / "ranks.json").read_text())["seeds"] == [0, 1]  # its own lines
+    comparison.write(out)
+    assert json.loads((out / "ranks.json").read_text())["seeds"] == [0]
+    comparison.main(**asked | {"budget": 20.0, "out": tmp_path / "new"})  # without a line at the defaults
+    assert json.loads((tmp_path / "new" / "ranks.json").read_text())["budgets"]["20"]["seeds"] == [0]
     for budget in (0.0, 300.0):
         with pytest.raises(bdl.errors.ConfigError, match=f"--budget {budget:g} must be above 0 and below --limit 300"):
             comparison.main(budget=budget, **asked)
