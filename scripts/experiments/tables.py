@@ -254,8 +254,8 @@ def of_panel(ranks: Ranks, tables: Mapping[str, Mapping[str, float]]) -> dict[st
 def report(record: Mapping[str, Any], lines: Sequence[Line]) -> str:
     """Mean ranks, then each table: scores of each method, means over the seeds."""
     parts = [
-        f"{origin(record, 'one thread of')}. Ranks and their core-seconds are of the folds that all methods have; scores "
-        "of a table are means over a method's folds, and ± is the standard error over test rows.",
+        f"{origin(record, 'one thread of')}. Ranks and their core-seconds are of the folds that all methods have. Each "
+        "table's scores are means over a method's folds, and ± is the standard error over test rows.",
         rank_table(record) if record["ranks"] else "Ranks need two methods on a table.",
     ]
     for budget, part in record["budgets"].items():
