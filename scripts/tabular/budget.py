@@ -3,7 +3,8 @@
 A search begins with the method's defaults (of CatBoost and NGBoost: with fewer and larger steps), and goes on with
 random settings, a hundred in all at most. A trial is a cross-validation in three parts of the training rows, by NLL, or
 by CRPS where the method has no density. Another trial begins while twice the time of the slowest is left. It is broken
-off when only the time of the slowest is left, which is for the last fit: the best settings, on all training rows.
+off when only the time of the slowest is left, which is for the last fit: the best settings, or the first ones if these
+fail, on all training rows.
 
 A deep ensemble searches with single networks for half of its budget, and trains networks in the other half. bdl and bde
 take the number of steps, or of samples, for which a line through the times of two short fits leaves time; these count.
@@ -126,7 +127,12 @@ def within(name: str, fit: Fit, fold: Fold, seed: int, clock: Clock) -> Law | np
     else:
         last, search = {}, clock
     settings = best_settings(lambda s: mean_loss(fit, parts, seed, {**s, **alone}), space, first, search, seed)
-    return fit(fold, seed, **settings, **last)
+    try:
+        return fit(fold, seed, **settings, **last)
+    except Exception:  # on all rows a matrix may be singular that was not so on two thirds of them
+        if settings == first:
+            raise
+        return fit(fold, seed, **first, **last)
 
 
 # ---- a search --------------------------------------------------------------------------------------------------------

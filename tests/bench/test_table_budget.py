@@ -159,6 +159,25 @@ def test_only_training_rows_choose(name: str, numbers):
         assert (alone, members > 1) == ((1, True) if name == "deep ensemble" else (0, False))
 
 
+def test_the_defaults_stand_in_where_the_best_settings_fail_on_all_rows(numbers):
+    def fit(fold: Fold, seed: int, **settings: float) -> Law:
+        C = sum(settings.values())
+        if C and fold is numbers:
+            raise np.linalg.LinAlgError("singular")
+        return Law(np.full(len(fold.y_test), C), np.full((19, len(fold.y_test)), fold.y_test + (0.0 if C else 9.0)))
+
+    law = within("linear", fit, Fold(*vars(numbers).values()), 0, counted(20))
+    assert isinstance(law, Law) and law.mean.max() > 0  # found by the search
+    law = within("linear", fit, numbers, 0, counted(20))
+    assert isinstance(law, Law) and law.mean.max() == 0
+
+    def never(fold: Fold, seed: int, **settings) -> Law:
+        raise np.linalg.LinAlgError("singular")
+
+    with pytest.raises(np.linalg.LinAlgError):
+        within("linear", never, numbers, 0, counted(20))
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", ["linear", "GP", "HGB", "MC dropout", "deep ensemble"])
 def test_methods_take_the_settings_of_their_search(name: str, numbers, classes, monkeypatch):
