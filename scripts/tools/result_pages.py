@@ -9,7 +9,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 RESULTS = Path(__file__).parents[1] / "results"
 SHOWN = (
-    "reproduce/*/table.md", "reproduce/*/*.png", "leaderboard/leaderboard.*", "tables_comparison/ranks.*",
+    "reproduce/*/table.md", "reproduce/*/*.png", "leaderboard/leaderboard.*", "tables_comparison/ranks*",
     "explore/explore.*", "verdict.md", "landsat.png", "tables/*candidates.md",
 )  # fmt: skip
 SITE = "numbers/"  # their folder on the site

@@ -233,7 +233,7 @@ def test_cells_with_a_line_stay_and_failures_are_tried_again_when_asked(folder, 
     record = json.loads((out / "ranks.json").read_text())
     assert record["failed"]["made / GP / 1"] == "ended by signal 9" and record["seeds"] == [0, 1]
     text = (out / "ranks.md").read_text()
-    assert "| GP | failed |" in text and "| linear | 0.300 ± 0.042 | 0.500 | – |" in text  # 0.06 / sqrt(2)
+    assert "| GP | 2 | failed |" in text and "| linear | 2 | 0.300 ± 0.042 | 0.500 | – |" in text  # 0.06 / sqrt(2)
 
 
 @pytest.mark.parametrize(
