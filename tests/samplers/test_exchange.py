@@ -476,7 +476,7 @@ def test_a_found_ladder_swaps_as_it_should_on_gaussians(d: int):
 
 def test_a_found_ladder_swaps_as_it_should_on_other_laws():
     """Negative control: without adaptation the ladder is that of a Gaussian, whose rungs are too close for θ⁴."""
-    assert in_range(adapted := found(Quartic(20), 1600, 800)), adapted.swap_rates
+    assert in_range(adapted := found(Quartic(20), 2400, 800, chains=48)), adapted.swap_rates
     assert not in_range(found(Quartic(20), 0, 800))
     assert adapted.replicas.ladder[0] == 1 and (adapted.replicas.ladder.diff() > 0).all()
 
