@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import runpy
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,9 @@ os.environ["WANDB_MODE"] = "offline"
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when torch and numpy are imported
 
 import pytest  # noqa: E402
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell leaves it to what it starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from experiments import tables as comparison
+from repeats import slow_where
 from tabular.budget import (
     FIRST,
     LENGTHS,
@@ -179,7 +180,9 @@ def test_the_defaults_stand_in_where_the_best_settings_fail_on_all_rows(numbers)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("name", ["linear", "GP", "HGB", "MC dropout", "deep ensemble"])
+@pytest.mark.parametrize(
+    "name", slow_where(lambda name: name != "deep ensemble", ["linear", "GP", "HGB", "MC dropout", "deep ensemble"])
+)
 def test_methods_take_the_settings_of_their_search(name: str, numbers, classes, monkeypatch):
     monkeypatch.setattr("tabular.networks.EPOCHS", 5)
     clock = counted(14)
