@@ -39,11 +39,11 @@ def exact(tmp_path_factory, table) -> Path:
 
 @pytest.mark.parametrize("origin", ["prior", pytest.param("posterior", marks=pytest.mark.slow)])
 def test_an_exact_sampler_is_calibrated(exact, script, origin):
-    out = done(script("calibrate", f"run={exact}", "replications=30", "length=1", f"origin={origin}"))
-    assert "calibrated, as far as 30 replications tell" in out and "output of item 0" in out
+    out = done(script("calibrate", f"run={exact}", "replications=20", "length=1", f"origin={origin}"))
+    assert "calibrated, as far as 20 replications tell" in out and "output of item 0" in out
     found = json.loads((exact / "calibration_law" / "ranks.json").read_text())
-    assert found["replications"] == 30 and found["worst_p"] > 0.01 and found["from"] == origin
-    assert all(sum(each["counts"]) == 30 for each in found["quantities"].values())
+    assert found["replications"] == 20 and found["worst_p"] > 0.01 and found["from"] == origin
+    assert all(sum(each["counts"]) == 20 for each in found["quantities"].values())
 
 
 def test_a_heated_sampler_is_not(tmp_path, table, script):

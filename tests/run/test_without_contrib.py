@@ -45,13 +45,13 @@ def test_it_imports_and_says_which_part_is_missing(core: Path):
 
 def test_it_trains_resumes_predicts_and_reports(core: Path):
     code = "import sys; sys.path.insert(0, ''); from bdl.run.command import main; main()"
-    words = [sys.executable, "-c", code, *RUN, "length=20000"]
+    words = [sys.executable, "-c", code, *RUN, "length=8000"]
     with subprocess.Popen(words, cwd=core, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
         while first.poll() is None and not list((core / "run").glob("samples/*.safetensors")):
             time.sleep(0.05)
         first.terminate()  # the state is saved
     assert first.returncode != 0 and not (core / "run" / "metrics.json").exists()
-    again = bdl(core, *RUN, "length=20000")
+    again = bdl(core, *RUN, "length=8000")
     assert again.returncode == 0 and "resuming from" in again.stdout, again.stderr
     assert (core / "run" / "report.html").exists() and (core / "run" / "metrics.json").exists()
     predicted = bdl(core, "predict", "run=run", "input=table.csv", "output=out.csv")
