@@ -25,7 +25,7 @@ CASES = {
     "uniform prior": Case(sampler={"prior": bdl.Uniform()}),
     "scaled prior": Case(sampler={"prior": bdl.Gaussian("he")}),
     "whole batches": Case(batch=toys.N),
-    "mclmc": Case(batch=toys.N, sampler={"dynamics": bdl.MCLMC(adapt_steps=60), "lr": 0.01}),
+    "mclmc": Case(batch=toys.N, sampler={"dynamics": bdl.MCLMC(adapt_steps=60, adjusted=True), "lr": 0.01}),
     "mclmc, leapfrog": Case(batch=toys.N, sampler={"dynamics": bdl.MCLMC("leapfrog"), "lr": 0.01}, chains=1),
 }
 SAME_WAY = ("uniform prior", "mclmc, leapfrog")  # as a case with other numbers

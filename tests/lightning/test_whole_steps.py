@@ -49,7 +49,7 @@ CASES = {
     "sgnht": Case({"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
     "awsghmc": Case({"weighting": bdl.AdaptiveWeight(zeta=2.0, **RANGE)}, **WEIGHTED),
     "contour, smoothed, shared": Case({"weighting": bdl.Contour(**RANGE, shared=True, energy="ema")}, **WEIGHTED),
-    "mclmc": Case({"dynamics": bdl.MCLMC(adapt_steps=20)}, 0.7, batch=toys.N, lr=lambda step: 0.01),
+    "mclmc": Case({"dynamics": bdl.MCLMC(adapt_steps=20, adjusted=True)}, 0.7, batch=toys.N, lr=lambda step: 0.01),
     "T = 0 half of the time": Case(kernels=3, temperature=lambda step: float(step // 10 % 2)),
     "clip, Student-t": Case({"clip": bdl.ClipNorm(0.5), "prior": bdl.StudentT(3.0, "he")}),
     "a factor of lr": Case({"blocks": {"0.*": bdl.Block(lr_factor=0.5)}}),

@@ -178,4 +178,5 @@ KERNELS = [
     Row("hmc-mass", lambda d, dtype: bdl.HMC(leapfrog=5, mass="diagonal", adapt_steps=60)),
     Row("mclmc", lambda d, dtype: bdl.MCLMC(length=2.0), law="elsewhere"),  # unadjusted: test_microcanonical.py
     Row("mclmc-leapfrog", lambda d, dtype: bdl.MCLMC("leapfrog", length=2.0), law="elsewhere"),
+    Row("mclmc-adjusted", lambda d, dtype: bdl.MCLMC(length=2.0, adjusted=True), law="elsewhere"),
 ]
