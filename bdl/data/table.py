@@ -88,9 +88,9 @@ class TableDataModule(TensorDataModule):
         frames = {s: readings[s].read(p, key, columns.written(split)) for s, (key, p) in files.items()}
         columns.check(frames["train"], split, place)
         of_run = _with_units(of_run, frames["train"], columns, split)
-        readings = {s: dataclasses.replace(each, units=of_run.units) for s, each in readings.items()}
-        in_units = words_of_units(frames["train"], of_run.units)
-        frames = {s: of_run.with_gaps(frame) for s, frame in frames.items()} if of_run.units else frames
+        if (in_units := words_of_units(frames["train"], of_run.units)) is not None:
+            readings = {s: dataclasses.replace(each, units=of_run.units) for s, each in readings.items()}
+            frames = {s: of_run.with_gaps(frame) for s, frame in frames.items()}
         lags = None
         if columns.lags:
             frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)

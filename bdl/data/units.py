@@ -65,11 +65,11 @@ def learn_way(values: Series, target: bool, signs: tuple[str, str] = ("", ".")) 
     counts = as_texts(texts).value_counts(sort=False)
     if not any(_reads_some(counts, read) for read in (_parts, *(partial(_number_of, way=(name,)) for name in TIMES))):
         return None
-    way = next((way for name in TIMES if _reads(way := (name,), counts)), None)
-    if way is not None:  # 12:30 and 1:02:03 would have their minutes in two places
+    name = next((name for name in TIMES if _reads((name,), counts)), None)
+    if name is not None:  # 12:30 and 1:02:03 would have their minutes in two places
         forms = {text.count(":") for text in counts.index if _time(text, CLOCK) is not None}
-        of_day = way == ("clock",) and all(OF_DAY.fullmatch(text) for text in counts.index)
-        return way if len(forms) <= 1 and (target or not of_day) else None
+        of_day = name == "clock" and all(OF_DAY.fullmatch(text) for text in counts.index)
+        return (name,) if len(forms) <= 1 and (target or not of_day) else None
     found = [parts for text in counts.index if (parts := _parts(text)) is not None]
     if not found:
         return None
@@ -79,8 +79,10 @@ def learn_way(values: Series, target: bool, signs: tuple[str, str] = ("", ".")) 
     if plain or any(re.match(r"-?0\d", text) for text in digits):  # the table's own signs; 007 names something
         return None
     money = re.fullmatch(MONEY, before or after) is not None
-    pair = _signs_of(digits, signs, money)
-    return way if pair is not None and _reads(way := (before, *pair, after), counts) else None
+    if (pair := _signs_of(digits, signs, money)) is None:
+        return None
+    way = (before, *pair, after)
+    return way if _reads(way, counts) else None
 
 
 def numbers_of(values: Series, way: Way) -> Series:

@@ -68,7 +68,7 @@ def has_thermostat(m: Numbers) -> bool:
 
 
 def is_tested(m: Numbers) -> bool:
-    """Do steps with a large error of the energy count as refused, so that none of it is left?"""
+    """Has every step a test of acceptance, which leaves no error of its size?"""
     return not math.isnan(m["acceptance"])
 
 
@@ -91,13 +91,21 @@ def sampled_temperature(m: Numbers) -> str:
 def _hottest(m: Numbers) -> Judgement:
     ratio, error, value = _along_direction(m, HOTTEST)
     if ratio - error > TOLERATED_HEAT:
-        less = "the step heats it; a smaller one would less" if m["noise_ratio"] == 0 else FROM_BATCHES
-        words = f"the chain has {sampled_temperature(m)}: {TESTED if is_tested(m) else less}"
+        words = f"the chain has {sampled_temperature(m)}: {_heater(m)}"
         return _off(m, HOTTEST_DIRECTION, value, words)
     if _is_unclear(m, error / ratio):
         words = "too few independent gradients to see a direction of 3 T: sample longer, or with more chains"
         return Judgement("not known", HOTTEST_DIRECTION, value, words)
     return Judgement("trust", HOTTEST_DIRECTION, value, f"no direction is surely hotter than {TOLERATED_HEAT:g} T")
+
+
+def _heater(m: Numbers) -> str:
+    """What may heat a direction, and what helps."""
+    if is_tested(m):
+        return TESTED
+    if not math.isnan(m["energy_error"]):
+        return "rare steps with a large error heat it; steps that are tested would not (adjusted)"
+    return "the step heats it; a smaller one would less" if m["noise_ratio"] == 0 else FROM_BATCHES
 
 
 def _is_unclear(m: Numbers, relative: float) -> bool:

@@ -30,6 +30,7 @@ from bdl.posterior.judgements import (
 EXCESS = 2.0  # nats an item above a constant: equipartition gives T/2 for each output that the data determine
 CLAIM = 0.03  # nats an item, times `scale`, that the inputs say of y by the average's own account
 TOO_WIDE = 3.0  # predicted standard deviations over residuals
+OF_CHAINS = "Chains"  # name of the judgement on their number, which longer chains do not change
 CHAINS = 4  # at least 4 (Vehtari et al. 2021): they miss one of two equal modes in 1 of 8 runs, 2 chains in 1 of 2
 ENERGY_ESS = 50.0  # 720 where converged; one number for the whole posterior, so fewer draws will do
 DRIFT = 0.05  # standard deviations over the run, as a root mean square over the items: less than that does no harm
@@ -122,10 +123,10 @@ def _chains(m: Numbers) -> Judgement | None:
     if math.isnan(chains):
         return None
     if chains >= CHAINS:
-        return Judgement("trust", "Chains", f"{chains:.0f}", "there are enough chains to compare them with each other")
+        return Judgement("trust", OF_CHAINS, f"{chains:.0f}", "there are enough chains to compare them with each other")
     few = "one chain cannot show which modes it missed"
     words = f"{few if chains == 1 else f'{chains:.0f} chains may miss the same modes'}: run at least {CHAINS}"
-    return Judgement("more samples", "Chains", f"{chains:.0f}", words)
+    return Judgement("more samples", OF_CHAINS, f"{chains:.0f}", words)
 
 
 def _apart(m: Numbers) -> Judgement | None:

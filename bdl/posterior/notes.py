@@ -25,7 +25,8 @@ def _acceptance(m: Numbers) -> Check | None:
     if math.isnan(value):
         return None
     if value < 0.1:
-        words = "most proposals are rejected: lower lr, or adapt it for longer"
+        smaller = "lr" if math.isnan(m["energy_error"]) else "energy_var"  # from which MCLMC finds its lr
+        words = f"most proposals are rejected: lower {smaller}, or adapt it for longer"
     elif value > 0.97 and not m["t_eff"] > COOL * m["temperature"] and math.isnan(m["energy_error"]):
         first = "nearly all are accepted: a larger lr may do, which a longer run can tell"
         words = "the steps are shorter than necessary: raise lr, or adapt it" if is_at_rest(m) else first

@@ -37,7 +37,7 @@ def broken_promises(metrics: Mapping[str, float], promised: Promised = NOTHING) 
     "heat": batches heat the chains by 10 % at most, and with the error of the step they heat the momenta by 20 %.
     "rest": the energy no longer moves, and each chain has made some independent draws: what the verdict calls at rest.
     "energy_error": the error that a sampler allows itself for a step, such as `energy_var` of MCLMC, is what its steps
-    have.
+    have, unless each is tested.
     """
     m = or_nan(metrics)
     error = m["energy_error"]
@@ -47,7 +47,7 @@ def broken_promises(metrics: Mapping[str, float], promised: Promised = NOTHING) 
         "energy_error": (
             f"steps have {error:.2g} times the energy error that the sampler was to reach: adapt it for longer, or "
             "begin at a lower lr"
-        ) if error > MORE else None,
+        ) if error > MORE and math.isnan(m["acceptance"]) else None,
     }  # fmt: skip
     return {name: f"tune: a promise is not kept: {line}" for name, line in lines.items() if line is not None}
 

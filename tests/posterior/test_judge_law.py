@@ -107,6 +107,12 @@ def test_steps_that_were_tested_have_no_error(t):
     assert judged.outcome == "not at rest" and "sample longer" in judged.line
 
 
+def test_rare_steps_of_mclmc_heat():
+    """A smaller step alone hardly cools it (scripts/results/tables/adjusted.md)."""
+    assert "a smaller one would less" in hottest(5.0, 0.5, noise_ratio=0.0).line
+    assert "steps that are tested would not" in hottest(5.0, 0.5, noise_ratio=0.0, energy_error=1.2).line
+
+
 def test_a_thermostat_without_directions_passes_nothing():
     means = {**GOOD, "chains": 8, "kinetic_temperature": 1.0, "t_eff": 1.0}
     assert verdict(means).outcome == "trust"

@@ -55,5 +55,9 @@ def test_a_broken_promise_is_one_line(name, measured, words):
     )
 
 
+def test_the_error_of_tested_steps_breaks_no_promise():
+    assert not broken_promises(GOOD | {"energy_error": 30.0, "acceptance": 0.8})
+
+
 def test_a_run_that_said_it_is_not_at_rest_breaks_the_promise():
     assert list(broken_promises(GOOD, Promised(at_rest=False))) == ["rest"]

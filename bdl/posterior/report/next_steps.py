@@ -9,13 +9,12 @@ from typing import Any
 
 from bdl.posterior.judge_law import COLDEST_DIRECTION
 from bdl.posterior.judge_rest import is_on_its_way, lengths
-from bdl.posterior.judge_target import CHAINS
+from bdl.posterior.judge_target import CHAINS, OF_CHAINS
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.verdict import Verdict
 
 MOST_LENGTHS = 100  # lengths of the run: beyond them another sampler is the better advice
 UNKNOWN = 4  # lengths of the run, where the number of samples that would do is not known
-OF_CHAINS = "Chains"  # name of the judgement on their number, which longer chains do not change
 OF_WEIGHTS = ("Weighted distribution", "ESS of importance weights")  # names of judgements
 
 
