@@ -14,7 +14,7 @@ from bdl.tune.choice import Choice
 
 ON_BATCHES = SGHMC()  # the sampler of whoever chooses none and has batches
 SAMPLERS: dict[str, Callable[[int], Transition]] = {  # builds each for a number of steps of burn-in
-    "mclmc": lambda burn_in: MCLMC(energy_var=0.002, energy_var_start=0.5, adapt_steps=burn_in),
+    "mclmc": lambda burn_in: MCLMC(energy_var=0.002, energy_var_start=0.5, adapt_steps=burn_in, adjusted=True),
     "hmc": lambda burn_in: HMC(adapt_steps=burn_in),
     "sghmc": lambda burn_in: ON_BATCHES,
 }

@@ -141,7 +141,8 @@ def cells(rows: tuple[Tensor, ...], hidden: Sequence[int], classes: bool, seed: 
     for precision in candidates(loss):
         for temperature in TEMPERATURES_TRIED if classes else (1.0,):
             prior = at_share(bdl.Gaussian(precision), temperature, problem)
-            trial = Trial(replace(problem, temperature=temperature), SAMPLERS["mclmc"](STEPS), prior, 1e-3, "prior")
+            dynamics = SAMPLERS["mclmc"](STEPS).adapting_in(STEPS)
+            trial = Trial(replace(problem, temperature=temperature), dynamics, prior, 1e-3, "prior")
             trial.run(STEPS)
             val, test = Score((x[out], y[out])), Score((x_test, y_test))
             for _ in range(SCORES):

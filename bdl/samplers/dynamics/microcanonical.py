@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -105,6 +105,10 @@ class MCLMC(FullBatch):
     @property
     def recordable(self) -> bool:
         return True  # once it no longer adapts
+
+    def adapting_in(self, steps: int) -> MCLMC:
+        """The transition for a trial. Its steps are not tested: in so few of them tested chains hardly move."""
+        return replace(self, adapt_steps=steps, adjusted=False) if self.adapt_steps else self
 
     def init(self, theta: Tensor) -> Microcanonical:
         d = theta.shape[-1]
