@@ -168,10 +168,10 @@ def repeat_error(averages: np.ndarray, scale: np.ndarray | float, draws: np.ndar
 
 def repeat_errors(averages: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
     """(items,) the errors of `repeat_error` for several chains."""
-    from scipy import stats  # slow to import
+    from scipy.special import ndtri, stdtrit  # scipy.stats is slow to import
 
     chains = len(averages)
-    factor = stats.t.ppf(0.975, chains - 1) / stats.norm.ppf(0.975)
+    factor = stdtrit(chains - 1, 0.975) / ndtri(0.975)
     return (factor * averages.std(0, ddof=1) / math.sqrt(chains) / scale).max(-1)
 
 
