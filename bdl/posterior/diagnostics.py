@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bdl.collector import paused
 from bdl.posterior.modes import MIN_DRAWS, modes_seen
 from bdl.posterior.stationarity import stationarity
 
@@ -71,7 +72,8 @@ def convergence_rows(named: Mapping[str, np.ndarray]) -> list[ConvergenceRow]:
 
 def _of_each_quantity(statistic: str, draws: np.ndarray, min_chains: int = 1, **options: Any) -> np.ndarray:
     """(quantities,) a statistic of arviz_stats by its name there, NaN for quantities for which it is not defined."""
-    from arviz_stats.base.array import array_stats  # slow to import
+    with paused():  # slow to import
+        from arviz_stats.base.array import array_stats
 
     draws = np.asarray(draws, dtype=float)
     values = np.full(draws.shape[2], np.nan)
