@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, as_columns
-from bdl.posterior.prediction import ValuePrediction, ends_of
+from bdl.posterior.prediction import ValuePrediction
 
 SMALLEST = torch.finfo(torch.float32).tiny  # probability of a label that a network holds to be impossible
 BINS = 15  # equal bins of confidence, Guo et al. 2017
@@ -197,8 +197,8 @@ def value_means(prediction: ValuePrediction, y: Tensor) -> dict[str, Tensor]:
         "nll_normal": mean(-torch.distributions.Normal(*moments, validate_args=False).log_prob(columns)),
         "crps": mean(prediction.crps(columns)),
     }
-    ends = prediction.quantile([q for level in INTERVAL_LEVELS for q in ends_of(level)])
-    for level, low, high in zip(INTERVAL_LEVELS, ends[::2], ends[1::2], strict=True):
+    for level in INTERVAL_LEVELS:
+        low, high = prediction.interval(level)
         scores[f"coverage_{100 * level:.0f}"] = mean((columns >= low) & (columns <= high))
         scores[f"width_{100 * level:.0f}"] = mean(high - low)
     return scores | {"shares": torch.stack([mean(below) for below in _below(prediction, columns, GRID)])}

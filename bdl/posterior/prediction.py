@@ -56,7 +56,7 @@ class ValuePrediction(PredictedItems):
     def columns(self, labels: Any) -> Mapping[str, Sequence[Any] | Tensor]:
         names = names_of(self.mean.shape[-1], labels, "targets")
         parts = {name: getattr(self, name) for name in ("mean", "std", "aleatoric", "epistemic")}
-        parts |= dict(zip(TABLE_QUANTILES, self.quantile(tuple(TABLE_QUANTILES.values())), strict=True))
+        parts |= {name: self.quantile(q) for name, q in TABLE_QUANTILES.items()}
         if len(names) == 1:
             levels = self.mixture.levels() if self.mixture.likelihood.has_masses else {}
             probs = {f"p_{level:g}": p for level, p in levels.items()}
@@ -88,8 +88,9 @@ class ValuePrediction(PredictedItems):
     def quantile(self, q: Sequence[float]) -> Tensor: ...
     def quantile(self, q: float | Sequence[float]) -> Tensor:
         """(n, k) quantiles of each target; (len(q), n, k) for several q. Raises ConfigError unless 0 < q < 1."""
-        found = self.mixture.quantiles(q) if isinstance(q, Sequence) else self.mixture.quantile(q)
-        return (self.shift + self.scale * found).to(self.mean.dtype)
+        if isinstance(q, Sequence):
+            return torch.stack([self.quantile(one) for one in q])
+        return (self.shift + self.scale * self.mixture.quantile(q)).to(self.mean.dtype)
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """(low, high), each (n, k): the central interval that holds y with that probability, such as 0.9.
@@ -98,8 +99,8 @@ class ValuePrediction(PredictedItems):
         """
         if not 0 < level < 1:
             raise ConfigError(f"the level of an interval is a probability between 0 and 1, got {level}")
-        low, high = self.quantile(ends_of(level))
-        return low, high
+        low, high = ends_of(level)
+        return self.quantile(low), self.quantile(high)
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:

@@ -148,8 +148,8 @@ class ValueEvaluation(PosteriorEvaluation):
 
     def settled(self) -> SettledSlice:
         """What scores and reports need of each item, or of all. It holds no outputs."""
-        mixture, ends = self.bma.mixture, ends_of(LEVEL)
-        answers = Answers(mixture.moments(), dict(zip(ends, mixture.quantiles(ends), strict=True)))
+        mixture = self.bma.mixture
+        answers = Answers(mixture.moments(), {q: mixture.quantile(q) for q in ends_of(LEVEL)})
         means = self.means_of_rows()
         std = (answers.moments[1] + answers.moments[2]).sqrt().float().double().numpy()
         several = int((self._networks.count > 0).sum()) > 1

@@ -155,16 +155,6 @@ def test_the_quadrature_of_crps_is_all_pairs_also_where_networks_differ_in_width
     torch.testing.assert_close((by_quadrature - mixture.crps(y)) / std, torch.zeros(N, 1, dtype=D64), atol=2e-5, rtol=0)
 
 
-def test_quantiles_asked_for_together_are_those_of_each(likelihood, monkeypatch):
-    prediction, _, _ = make(likelihood)
-    levels = [0.05, 0.25, 0.5, 0.95]
-    apart = torch.stack([prediction.mixture.quantile(q) for q in levels])
-    calls, cdf = [], NormalMixture.cdf
-    monkeypatch.setattr(NormalMixture, "cdf", lambda self: calls.append(1) or cdf(self))
-    torch.testing.assert_close(prediction.mixture.quantiles(levels), apart, atol=1e-6, rtol=0)
-    assert len(calls) <= 1
-
-
 def test_crps_of_an_item_does_not_depend_on_the_items_beside_it():
     """Items of about as many steps are taken together: 5e-8 is rounding, and other steps change 2e-7."""
     generator = torch.Generator().manual_seed(0)
