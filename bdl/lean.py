@@ -1,7 +1,8 @@
 """Lightning, imported without what its import brings along and no run needs: half the seconds of all imports.
 
-torchmetrics imports scipy, torchvision and transformers where they are installed. torch's compiler is imported by
-Lightning, for a class and a decorator, and by torch for the first optimizer. Each is imported where it is used.
+torchmetrics imports matplotlib, scipy, torchvision and transformers where they are installed. torch's compiler is
+imported by Lightning, for a class and a decorator, and by torch for the first optimizer. Each is imported where it is
+used.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-TORCHMETRICS, COMPILER = "torchmetrics", "torch._dynamo"
+TORCHMETRICS, COMPILER, PLOT = "torchmetrics", "torch._dynamo", "torchmetrics.utilities.plot"
 # What Lightning takes of torchmetrics -> the module to import it from
 _PLACES = {"__version__": "__about__", "Metric": "utilities.checks", "MetricCollection": "collections"}
 
@@ -71,7 +72,8 @@ def metrics_on_demand() -> None:
 
     def find(name: str) -> Any:
         if name in _PLACES:
-            return getattr(importlib.import_module(f"{TORCHMETRICS}.{_PLACES[name]}"), name)
+            with stand_in(PLOT, _AX_TYPE=object, _PLOT_OUT_TYPE=object, plot_single_or_multi_val=plot_values):
+                return getattr(importlib.import_module(f"{TORCHMETRICS}.{_PLACES[name]}"), name)
         if package.__dict__.pop("__getattr__", None) is not None:
             loader.exec_module(package)
         return getattr(package, name)
@@ -80,23 +82,27 @@ def metrics_on_demand() -> None:
     sys.modules[TORCHMETRICS] = package
 
 
+def plot_values(*arguments: Any, **keywords: Any) -> Any:
+    """What `Metric.plot` draws with, from the module of torchmetrics that imports matplotlib."""
+    return importlib.import_module(PLOT).plot_single_or_multi_val(*arguments, **keywords)
+
+
 @contextmanager
-def compiler_on_demand() -> Iterator[None]:
-    """Give `OptimizedModule` and `disable` to what is imported inside, and nothing else of the compiler."""
-    if COMPILER in sys.modules:
+def stand_in(module: str, **names: Any) -> Iterator[None]:
+    """Give these names to what is imported inside from a module that is not there yet, and nothing else of it."""
+    if module in sys.modules:
         yield
         return
-    stand_in: Any = ModuleType(COMPILER)
-    stand_in.OptimizedModule, stand_in.disable = OptimizedModule, disable
-    sys.modules[COMPILER] = stand_in
+    sys.modules[module] = ModuleType(module)
+    vars(sys.modules[module]).update(names)
     try:
         yield
     finally:
-        del sys.modules[COMPILER]
+        del sys.modules[module]
 
 
 metrics_on_demand()
-with compiler_on_demand():
+with stand_in(COMPILER, OptimizedModule=OptimizedModule, disable=disable):
     import lightning as L
 disable_on_demand(torch.optim.Optimizer)
 

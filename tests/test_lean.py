@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch._dynamo", "torchvision", "transformers", "torchmetrics.functional")
+HEAVY = ("torch._dynamo", "torchvision", "transformers", "torchmetrics.functional", "matplotlib")
 
 
 def answer(code: str) -> str:
@@ -45,6 +45,29 @@ from torchmetrics.functional import mean_squared_error
 print(isinstance(accuracy, Metric), torchmetrics.functional.accuracy is not None, "MeanMetric" in dir(torchmetrics))
 """
     assert answer(code) == "True True True"
+
+
+def test_a_metric_draws_itself_with_the_matplotlib_that_its_import_left_out():
+    code = """
+import sys, bdl.lean, torch
+from torchmetrics import Metric
+class Mean(Metric):
+    def __init__(self):
+        super().__init__()
+        self.add_state("total", torch.zeros(()))
+    def update(self, x):
+        self.total += x.mean()
+    def compute(self):
+        return self.total
+    def plot(self):
+        return self._plot()
+before, mean = "matplotlib" in sys.modules, Mean()
+mean.update(torch.ones(3))
+figure, axes = mean.plot()
+import torchmetrics.utilities.plot as drawing
+print(before, type(figure).__name__, hasattr(drawing, "plot_confusion_matrix"))
+"""
+    assert answer(code) == "False Figure True"
 
 
 def test_the_compiler_disables_and_unwraps_once_it_is_imported():

@@ -14,8 +14,8 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 # From the ground up; a layer may import those before it
 LAYERS = [
     {
-        "errors", "advice", "cpu", "interrupts", "devices", "lent", "seeding", "batch", "disk", "display", "frozen",
-        "psi", "schedules",
+        "errors", "advice", "collector", "cpu", "interrupts", "devices", "lent", "seeding", "batch", "disk", "display",
+        "frozen", "psi", "schedules",
         "likelihoods", "identity", "snapshot", "torch_private", "checkpoint", "native", "parts", "lean",
     },
     {"samplers"},

@@ -34,10 +34,15 @@ typedef int64_t I;
 
 #define INLINE static inline __attribute__((always_inline))
 #define BLOCK 256 /* items: the values of a network of width 50 then fit into the second cache of any CPU */
-#define ROWS 4    /* outputs of a tile */
-#define COLUMNS 3 /* vectors of a tile: ROWS x COLUMNS sums + COLUMNS + 1 operands fill the 16 registers of AVX2 */
-#define HIGH 3    /* rows of a tile of dot products, */
-#define WIDE 4    /* and its columns */
+#define COLUMNS 3 /* vectors of a tile: ROWS x COLUMNS sums + COLUMNS + 1 operands fill the registers, 16 of AVX2 */
+#define WIDE 4    /* columns of a tile of dot products */
+#if defined(__AVX512F__) /* 32 registers */
+#define ROWS 8 /* outputs of a tile */
+#define HIGH 4 /* rows of a tile of dot products */
+#else
+#define ROWS 4
+#define HIGH 3
+#endif
 
 /* The numbers of a, numbered 0 to 3, and of b, numbered 4 to 7, in another order */
 #if defined(__clang__)
@@ -186,9 +191,42 @@ INLINE quad sums_of_four(vec a, vec b, vec c, vec d) {
     return SHUFFLE(left, right, 0, 1, 4, 5) + SHUFFLE(left, right, 2, 3, 6, 7);
 }
 
+/* What follows a product while the registers still hold a tile of it: the elementwise layer, or its derivative. SiLU
+   leaves its derivative in `slope`, because its output does not tell it. */
+typedef struct {
+    I activation; /* NONE: nothing follows */
+    int backwards;
+    float *slope;       /* forwards: where SiLU's derivative is left */
+    const float *value; /* backwards: the output of the layer, or SiLU's derivative */
+} Then;
+
+/* The same for the rows, or columns, from there on */
+INLINE Then from(Then then, I at) {
+    if (then.slope) then.slope += at;
+    if (then.value) then.value += at;
+    return then;
+}
+
+INLINE vec activated(I activation, vec z, vec *slope) {
+    if (activation == TANH) return hyperbolic(z);
+    if (activation == RELU) return at_least(z, 0);
+    if (activation == SIGMOID) return sigmoid(z);
+    vec p = sigmoid(z);
+    *slope = p * (1.0f + z * (1.0f - p));
+    return z * p;
+}
+
+/* d times the derivative of the elementwise layer whose output is h, or SiLU's derivative */
+INLINE vec times_derivative(I activation, vec d, vec h) {
+    if (activation == TANH) return d * (1.0f - h * h);
+    if (activation == RELU) return choose(h <= splat(0), splat(0), d);
+    if (activation == SIGMOID) return d * (h * (1.0f - h));
+    return d * h;
+}
+
 /* out (m rows, n vectors) = bias + w (m, k) x (k, n vectors); w[row, i] = w[row * rs + i * cs]; bias may be NULL */
 INLINE void product_tile(int m, int n, I k, const float *w, I rs, I cs, const float *bias, const float *x, float *out,
-                         I ld) {
+                         I ld, Then then) {
     vec sums[ROWS][COLUMNS];
     for (int r = 0; r < m; r++)
         for (int v = 0; v < n; v++) sums[r][v] = splat(bias ? bias[r] : 0.0f);
@@ -202,31 +240,46 @@ INLINE void product_tile(int m, int n, I k, const float *w, I rs, I cs, const fl
             for (int v = 0; v < n; v++) sums[r][v] += w[r * rs + i * cs] * row[v];
     }
     for (int r = 0; r < m; r++)
-        for (int v = 0; v < n; v++) ((vec *)(out + r * ld))[v] = sums[r][v];
+        for (int v = 0; v < n; v++) {
+            vec *place = (vec *)(out + r * ld) + v, value = sums[r][v], slope;
+            if (then.activation == NONE) *place = value;
+            else if (then.backwards)
+                *place = times_derivative(then.activation, value, ((const vec *)(then.value + r * ld))[v]);
+            else {
+                *place = activated(then.activation, value, &slope);
+                if (then.activation == SILU) ((vec *)(then.slope + r * ld))[v] = slope;
+            }
+        }
 }
 
+#define TILE(m) product_tile(m, n, k, w + r * rs, rs, cs, bias ? bias + r : 0, x, out + r * ld, ld, from(then, r * ld))
+
 INLINE void product_columns(int n, I rows, I k, const float *w, I rs, I cs, const float *bias, const float *x,
-                            float *out, I ld) {
+                            float *out, I ld, Then then) {
     I r = 0;
-    for (; r + ROWS <= rows; r += ROWS)
-        product_tile(ROWS, n, k, w + r * rs, rs, cs, bias ? bias + r : 0, x, out + r * ld, ld);
-    const float *rest = bias ? bias + r : 0;
+    for (; r + ROWS <= rows; r += ROWS) TILE(ROWS);
+    if (ROWS > 4 && r + 4 <= rows) {
+        TILE(4);
+        r += 4;
+    }
     switch (rows - r) {
-        case 3: product_tile(3, n, k, w + r * rs, rs, cs, rest, x, out + r * ld, ld); break;
-        case 2: product_tile(2, n, k, w + r * rs, rs, cs, rest, x, out + r * ld, ld); break;
-        case 1: product_tile(1, n, k, w + r * rs, rs, cs, rest, x, out + r * ld, ld); break;
+        case 3: TILE(3); break;
+        case 2: TILE(2); break;
+        case 1: TILE(1); break;
     }
 }
 
 /* out (rows, B) = bias + w (rows, k) x (k, B) */
-static void product(I rows, I k, const float *w, I rs, I cs, const float *bias, const float *x, float *out, Batch b) {
+static void product(I rows, I k, const float *w, I rs, I cs, const float *bias, const float *x, float *out, Batch b,
+                    Then then) {
     for (I v = 0, left = b.vectors; left > 0;) {
         int n = left == 4 ? 2 : left < COLUMNS ? (int)left : COLUMNS; /* 2 + 2 is faster than 3 + 1 */
-        const float *from = x + v * WIDTH;
+        const float *at = x + v * WIDTH;
         float *to = out + v * WIDTH;
-        if (n == 3) product_columns(3, rows, k, w, rs, cs, bias, from, to, b.ld);
-        else if (n == 2) product_columns(2, rows, k, w, rs, cs, bias, from, to, b.ld);
-        else product_columns(1, rows, k, w, rs, cs, bias, from, to, b.ld);
+        Then here = from(then, v * WIDTH);
+        if (n == 3) product_columns(3, rows, k, w, rs, cs, bias, at, to, b.ld, here);
+        else if (n == 2) product_columns(2, rows, k, w, rs, cs, bias, at, to, b.ld, here);
+        else product_columns(1, rows, k, w, rs, cs, bias, at, to, b.ld, here);
         v += n;
         left -= n;
     }
@@ -234,10 +287,13 @@ static void product(I rows, I k, const float *w, I rs, I cs, const float *bias, 
 
 INLINE void put(float *place, float value, int add) { *place = add ? *place + value : value; }
 
-/* out (m, n) = d (m, B) x (n, B)^T, rows of out `stride` apart; with `add`, added to out. Four sums of a row leave the
-   registers together, so the tile is as wide as that and not as high. */
-INLINE void dots_tile(int m, int n, const float *d, const float *x, float *out, I stride, int add, Batch b) {
-    vec sums[HIGH][WIDE];
+/* out (m, n) = d (m, B) x (n, B)^T, rows of out `stride` apart, and total (m), if it is not NULL, the sums of the rows of
+   d; with `add`, added to out and total. Four sums of a row leave the registers together, so the tile is as wide as that
+   and not as high. */
+INLINE void dots_tile(int m, int n, const float *d, const float *x, float *out, float *total, I stride, int add,
+                      Batch b) {
+    vec sums[HIGH][WIDE], totals[HIGH];
+    for (int r = 0; r < m; r++) totals[r] = splat(0);
     for (int r = 0; r < m; r++)
         for (int q = 0; q < n; q++) sums[r][q] = splat(0);
     for (I v = 0; v < b.vectors; v++) {
@@ -245,6 +301,7 @@ INLINE void dots_tile(int m, int n, const float *d, const float *x, float *out, 
         for (int r = 0; r < m; r++) {
             rows[r] = ((const vec *)(d + r * b.ld))[v];
             HOLD(rows[r]);
+            if (total) totals[r] += rows[r];
         }
         for (int q = 0; q < n; q++) {
             vec column = ((const vec *)(x + q * b.ld))[v];
@@ -252,6 +309,7 @@ INLINE void dots_tile(int m, int n, const float *d, const float *x, float *out, 
             for (int r = 0; r < m; r++) sums[r][q] += rows[r] * column;
         }
     }
+    for (int r = 0; total && r < m; r++) put(total + r, sum(totals[r]), add);
     for (int r = 0; r < m; r++) {
         float *to = out + r * stride;
         if (n < WIDE) {
@@ -268,31 +326,30 @@ INLINE void dots_tile(int m, int n, const float *d, const float *x, float *out, 
     }
 }
 
-INLINE void dots_rows(int m, I columns, const float *d, const float *x, float *out, int add, Batch b) {
+INLINE void dots_rows(int m, I columns, const float *d, const float *x, float *out, float *total, int add, Batch b) {
     I q = 0;
-    for (; q + WIDE <= columns; q += WIDE) dots_tile(m, WIDE, d, x + q * b.ld, out + q, columns, add, b);
+    if (total && WIDE <= columns) {
+        dots_tile(m, WIDE, d, x, out, total, columns, add, b);
+        q = WIDE;
+        total = NULL;
+    }
+    for (; q + WIDE <= columns; q += WIDE) dots_tile(m, WIDE, d, x + q * b.ld, out + q, NULL, columns, add, b);
     switch (columns - q) {
-        case 3: dots_tile(m, 3, d, x + q * b.ld, out + q, columns, add, b); break;
-        case 2: dots_tile(m, 2, d, x + q * b.ld, out + q, columns, add, b); break;
-        case 1: dots_tile(m, 1, d, x + q * b.ld, out + q, columns, add, b); break;
+        case 3: dots_tile(m, 3, d, x + q * b.ld, out + q, total, columns, add, b); break;
+        case 2: dots_tile(m, 2, d, x + q * b.ld, out + q, total, columns, add, b); break;
+        case 1: dots_tile(m, 1, d, x + q * b.ld, out + q, total, columns, add, b); break;
     }
 }
 
-/* out (rows, columns) = d (rows, B) x (columns, B)^T; with `add`, added to out */
-static void dots(I rows, I columns, const float *d, const float *x, float *out, int add, Batch b) {
+/* out (rows, columns) = d (rows, B) x (columns, B)^T, and total (rows), see `dots_tile` */
+static void dots(I rows, I columns, const float *d, const float *x, float *out, float *total, int add, Batch b) {
+#define DOTS(m) dots_rows(m, columns, d + r * b.ld, x, out + r * columns, total ? total + r : NULL, add, b)
     I r = 0;
-    for (; r + HIGH <= rows; r += HIGH) dots_rows(HIGH, columns, d + r * b.ld, x, out + r * columns, add, b);
+    for (; r + HIGH <= rows; r += HIGH) DOTS(HIGH);
     switch (rows - r) {
-        case 2: dots_rows(2, columns, d + r * b.ld, x, out + r * columns, add, b); break;
-        case 1: dots_rows(1, columns, d + r * b.ld, x, out + r * columns, add, b); break;
-    }
-}
-
-static void sums_of_rows(I rows, const float *d, float *out, int add, Batch b) {
-    for (I r = 0; r < rows; r++) {
-        vec total = splat(0);
-        for (I v = 0; v < b.vectors; v++) total += ((const vec *)(d + r * b.ld))[v];
-        put(out + r, sum(total), add);
+        case 3: DOTS(3); break;
+        case 2: DOTS(2); break;
+        case 1: DOTS(1); break;
     }
 }
 
@@ -331,38 +388,6 @@ static void transpose(Items items, I features, float *out, Batch b) {
     }
 }
 
-/* The elementwise layer in place. SiLU leaves its derivative in `slope`, because its output does not tell it. */
-static void activate(I activation, I rows, float *x, float *slope, Batch b) {
-    for (I r = 0; r < rows; r++) {
-        vec *h = (vec *)(x + r * b.ld), *s = (vec *)(slope + r * b.ld);
-        for (I v = 0; v < b.vectors; v++) {
-            vec z = h[v];
-            if (activation == TANH) h[v] = hyperbolic(z);
-            else if (activation == RELU) h[v] = at_least(z, 0);
-            else if (activation == SIGMOID) h[v] = sigmoid(z);
-            else if (activation == SILU) {
-                vec p = sigmoid(z);
-                h[v] = z * p;
-                s[v] = p * (1.0f + z * (1.0f - p));
-            }
-        }
-    }
-}
-
-/* d *= derivative of the elementwise layer whose output is x */
-static void multiply_derivative(I activation, I rows, float *d, const float *x, const float *slope, Batch b) {
-    for (I r = 0; r < rows; r++) {
-        vec *out = (vec *)(d + r * b.ld);
-        const vec *h = (const vec *)(x + r * b.ld), *s = (const vec *)(slope + r * b.ld);
-        for (I v = 0; v < b.vectors; v++) {
-            if (activation == TANH) out[v] *= 1.0f - h[v] * h[v];
-            else if (activation == RELU) out[v] = choose(h[v] <= splat(0), splat(0), out[v]);
-            else if (activation == SIGMOID) out[v] *= h[v] * (1.0f - h[v]);
-            else if (activation == SILU) out[v] *= s[v];
-        }
-    }
-}
-
 static I rows_of(const Layer *layer) { return layer->activation == SILU ? 2 * layer->out : layer->out; }
 
 /* `values` holds the input and the output of every layer, (features, ld) each. Returns the output of the last. */
@@ -374,8 +399,8 @@ static const float *forward(const Plan *p, I chain, Items items, float *values, 
         const Layer *layer = &p->layer[l];
         const float *bias = layer->bias ? layer->bias + chain * layer->bias_stride : 0;
         const float *weight = layer->weight + chain * layer->weight_stride;
-        product(layer->out, layer->in, weight, layer->in, 1, bias, input, output, b);
-        activate(layer->activation, layer->out, output, output + layer->out * b.ld, b);
+        Then then = {layer->activation, 0, output + layer->out * b.ld, NULL};
+        product(layer->out, layer->in, weight, layer->in, 1, bias, input, output, b, then);
         input = output;
         output += rows_of(layer) * b.ld;
     }
@@ -387,15 +412,23 @@ static const float *forward(const Plan *p, I chain, Items items, float *values, 
 static void backward(const Plan *p, I chain, const float *values, float *d, float *spare, int add, Batch b) {
     const float *output = values + p->layer[0].in * b.ld;
     for (I l = 0; l + 1 < p->layers; l++) output += rows_of(&p->layer[l]) * b.ld;
+    const Layer *last = &p->layer[p->layers - 1];
+    for (I r = 0; last->activation != NONE && r < last->out; r++) {
+        const float *h = (last->activation == SILU ? output + last->out * b.ld : output) + r * b.ld;
+        vec *row = (vec *)(d + r * b.ld);
+        for (I v = 0; v < b.vectors; v++) row[v] = times_derivative(last->activation, row[v], ((const vec *)h)[v]);
+    }
     for (I l = p->layers - 1; l >= 0; l--) {
-        const Layer *layer = &p->layer[l];
-        const float *input = l ? output - rows_of(layer - 1) * b.ld : values;
-        multiply_derivative(layer->activation, layer->out, d, output, output + layer->out * b.ld, b);
-        dots(layer->out, layer->in, d, input, layer->weight_gradient + chain * layer->weight_gradient_stride, add, b);
-        if (layer->bias)
-            sums_of_rows(layer->out, d, layer->bias_gradient + chain * layer->bias_gradient_stride, add, b);
+        const Layer *layer = &p->layer[l], *below = layer - 1;
+        const float *input = l ? output - rows_of(below) * b.ld : values;
+        float *bias = layer->bias ? layer->bias_gradient + chain * layer->bias_gradient_stride : NULL;
+        float *weight = layer->weight_gradient + chain * layer->weight_gradient_stride;
+        dots(layer->out, layer->in, d, input, weight, bias, add, b);
         if (l) {
-            product(layer->in, layer->out, layer->weight + chain * layer->weight_stride, 1, layer->in, 0, d, spare, b);
+            const float *h = below->activation == SILU ? input + below->out * b.ld : input;
+            Then then = {below->activation, 1, NULL, h};
+            const float *w = layer->weight + chain * layer->weight_stride;
+            product(layer->in, layer->out, w, 1, layer->in, 0, d, spare, b, then);
             float *swap = d;
             d = spare;
             spare = swap;

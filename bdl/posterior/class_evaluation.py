@@ -12,7 +12,7 @@ from torch import Tensor
 from bdl.likelihoods import Likelihood, MultiCategoricalNLL
 from bdl.posterior.class_scores import ClassScores, unpredicted
 from bdl.posterior.diagnostics import repeat_error, spaced
-from bdl.posterior.evaluation import RECORDED_ITEMS, PosteriorEvaluation
+from bdl.posterior.evaluation import RECORDED_ITEMS, ROWS, PosteriorEvaluation
 from bdl.posterior.metrics import SMALLEST, classification_metrics, constant_class_entropy, constant_class_losses
 from bdl.posterior.ood import logit_energy
 from bdl.posterior.prediction import log_probs
@@ -159,14 +159,14 @@ class ClassEvaluation(PosteriorEvaluation):
             {"energy": self._energies / self._networks.count.sum()} if self.likelihood.outputs == "logits" else {}
         )
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, rows: Sequence[str] = ROWS) -> dict[str, float]:
         if not self.tokens:
             of_columns = [scores.means() for scores in self.class_scores()]
             means = {name: float(np.mean([each[name] for each in of_columns])) for name in of_columns[0]}
             shown = {f"bma/{name}": value for name, value in means.items() if name != "mean_iou" or self.pixels}
-            return super().metrics() | shown
+            return super().metrics(rows) | shown
         parts = {f"bma/{name}": float(of_token.mean()) for name, of_token in self.uncertainty.items()}
-        return super().metrics() | parts
+        return super().metrics(rows) | parts
 
     def scores(self, prediction: Tensor) -> dict[str, float]:
         scores = classification_metrics(prediction, self.labels)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bdl.collector import paused
 from bdl.posterior.modes import MIN_DRAWS, modes_seen
 from bdl.posterior.stationarity import stationarity
 
@@ -71,7 +72,8 @@ def convergence_rows(named: Mapping[str, np.ndarray]) -> list[ConvergenceRow]:
 
 def _of_each_quantity(statistic: str, draws: np.ndarray, min_chains: int = 1, **options: Any) -> np.ndarray:
     """(quantities,) a statistic of arviz_stats by its name there, NaN for quantities for which it is not defined."""
-    from arviz_stats.base.array import array_stats  # slow to import
+    with paused():  # slow to import
+        from arviz_stats.base.array import array_stats
 
     draws = np.asarray(draws, dtype=float)
     values = np.full(draws.shape[2], np.nan)
@@ -168,10 +170,10 @@ def repeat_error(averages: np.ndarray, scale: np.ndarray | float, draws: np.ndar
 
 def repeat_errors(averages: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
     """(items,) the errors of `repeat_error` for several chains."""
-    from scipy import stats  # slow to import
+    from scipy.special import ndtri, stdtrit  # scipy.stats is slow to import
 
     chains = len(averages)
-    factor = stats.t.ppf(0.975, chains - 1) / stats.norm.ppf(0.975)
+    factor = stdtrit(chains - 1, 0.975) / ndtri(0.975)
     return (factor * averages.std(0, ddof=1) / math.sqrt(chains) / scale).max(-1)
 
 

@@ -20,6 +20,7 @@ from bdl.posterior.stacking import Stacking
 RECORDED_ITEMS = 50  # items whose log-probability is recorded for R-hat and ESS
 FEATURES = 200  # outputs that are recorded for drifts and slow directions
 LAST = 10  # samples of each chain that `last_ten` scores
+ROWS = ("one_sample", "chain_bma", "bma", "bma_weighted", "bma_stacked")  # predictions that are scored
 
 
 @dataclass
@@ -176,15 +177,17 @@ class PosteriorEvaluation(ABC):
         error = float(gain.std() / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
         return {"stacking/gain": float(gain.mean()), "stacking/gain_se": error}
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, rows: Sequence[str] = ROWS) -> dict[str, float]:
         """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have importance weights,
         `bma_stacked/...` if chains have weights.
 
         `last_ten/nll` and `last_ten/accuracy` or `last_ten/rmse` are means over the last ten samples of each chain,
         each scored by itself, because one sample of a chain with a large step says little. Each item counts once, but
         in `bma/weighted_nll`, in which items with weights count by these.
+
+        rows: the predictions that are scored, of ROWS.
         """
-        each = self.scores_of_rows()
+        each = self.scores_of_rows(rows)
         means = {
             f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]
         }
@@ -211,15 +214,15 @@ class PosteriorEvaluation(ABC):
         score, nll = torch.stack([one.mean(0) for one in chains]).mean(0).tolist()
         return {"rmse" if self.curve.of_numbers else "accuracy": score, "nll": nll}
 
-    def scores_of_rows(self) -> dict[str, list[dict[str, float]]]:
-        """The scores of every prediction in each row of the metrics."""
-        return {row: [self.scores(p) for p in predictions] for row, predictions in self.rows().items()}
+    def scores_of_rows(self, rows: Sequence[str] = ROWS) -> dict[str, list[dict[str, float]]]:
+        """The scores of every prediction in these rows of the metrics."""
+        return {row: [self.scores(p) for p in predictions] for row, predictions in self.rows(rows).items()}
 
-    def rows(self) -> dict[str, list[Any]]:
-        """The predictions in each row of the metrics."""
-        rows = {"one_sample": list(self.one_sample), "chain_bma": list(self.chain_bma), "bma": [self.bma]}
-        others = {"bma_weighted": self.bma_weighted, "bma_stacked": self.bma_stacked}
-        return rows | {row: [prediction] for row, prediction in others.items() if prediction is not None}
+    def rows(self, names: Sequence[str] = ROWS) -> dict[str, list[Any]]:
+        """The predictions in these rows of the metrics, without those that are None."""
+        found = {name: getattr(self, name) for name in names}
+        several = ("one_sample", "chain_bma")
+        return {name: list(p) if name in several else [p] for name, p in found.items() if p is not None}
 
     @abstractmethod
     def scores(self, prediction: Any) -> dict[str, float]:

@@ -147,10 +147,10 @@ def _along_direction(m: Numbers, name: str) -> tuple[float, float, str]:
 
 def error_factor(m: Numbers) -> float:
     """t/1.96 with the 97.5 % quantile t of Student's law, by which an error from so many chains is too small."""
-    from scipy import stats  # slow to import
+    from scipy.special import ndtri, stdtrit  # scipy.stats is slow to import
 
     chains = m["chains"] if m["chains"] > 1 else 8  # a single chain is cut into 8 parts
-    return float(stats.t.ppf(0.975, chains - 1) / stats.norm.ppf(0.975))
+    return float(stdtrit(chains - 1, 0.975) / ndtri(0.975))
 
 
 def _means(m: Numbers) -> list[Judgement]:

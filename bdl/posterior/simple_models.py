@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.collector import paused
 from bdl.likelihoods import CategoricalNLL, HeteroscedasticNLL, Loss
 from bdl.posterior.evaluation import PosteriorEvaluation
 
@@ -45,7 +46,8 @@ def losses_of_simple_models(loss: Loss, train: Split, test: Split) -> dict[str, 
 
 
 def _of_classes(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> Tensor:
-    from sklearn.linear_model import LogisticRegression  # slow to import
+    with paused():  # slow to import
+        from sklearn.linear_model import LogisticRegression
 
     model = LogisticRegression(max_iter=1000).fit(x.numpy(), y.numpy())
     log_p = torch.full((len(y_test), int(max(y.max(), y_test.max())) + 1), -math.inf, dtype=torch.float64)
@@ -54,9 +56,10 @@ def _of_classes(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> Tensor:
 
 
 def _of_numbers(x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor, features: int) -> dict[str, Tensor]:
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-    from sklearn.linear_model import BayesianRidge
+    with paused():  # slow to import
+        from sklearn.gaussian_process import GaussianProcessRegressor
+        from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+        from sklearn.linear_model import BayesianRidge
 
     models: dict[str, Any] = {"linear": BayesianRidge()}
     if len(y) <= MOST_OF_GP:

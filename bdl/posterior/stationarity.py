@@ -74,7 +74,7 @@ def _drift(x: np.ndarray) -> tuple[float, float, float]:
     The squared norm of the mean of a_1, over the squared norm of the noise, follows F(r, νr), where r is the effective
     number of dimensions (tr S)²/tr S² of the noise's covariance S, and ν its degrees of freedom (Dempster 1958).
     """
-    from scipy import stats  # slow to import
+    from scipy.special import fdtrc  # scipy.stats is slow to import
 
     chains, draws, features = x.shape
     a = waves(x, WAVES + 1)
@@ -91,7 +91,7 @@ def _drift(x: np.ndarray) -> tuple[float, float, float]:
     # χ² laws with r degrees of freedom and this noncentrality fall below ratio r in 5 of 100 draws, or fewer. For the
     # square root is nearly normal, with mean √(r + noncentrality - 1/2) and a standard deviation of 1 at most
     most = max((math.sqrt(ratio * r) + 1.645) ** 2 - r + 0.5, 0.0)
-    return unit * math.sqrt(max(ratio - 1, 0)), unit * math.sqrt(most / r), float(stats.f.sf(ratio, r, nu * r))
+    return unit * math.sqrt(max(ratio - 1, 0)), unit * math.sqrt(most / r), float(fdtrc(r, nu * r, ratio))
 
 
 def _slowest(x: np.ndarray, rounding: np.ndarray) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
 from bdl.posterior.diagnostics import Draws, draw_errors, most_and_worst, repeat_errors, spaced
-from bdl.posterior.evaluation import RECORDED_ITEMS, NetworkRecords, PosteriorEvaluation
+from bdl.posterior.evaluation import RECORDED_ITEMS, ROWS, NetworkRecords, PosteriorEvaluation
 from bdl.posterior.metrics import (
     constant_value_losses,
     scores_of_means,
@@ -25,6 +25,7 @@ from bdl.posterior.prediction import ValuePrediction, ends_of, of_mixture
 from bdl.posterior.stored_outputs import NetworkOutputs, StoredOutputs
 
 LEVEL = 0.9  # probability of the intervals that a report shows
+STACKED = "bma_stacked"
 PRIOR_RESIDUALS = 10  # residuals as large as they should be
 
 
@@ -46,6 +47,7 @@ class ValueEvaluation(PosteriorEvaluation):
         self._means = torch.zeros(())  # (chains, n, k) sums of means, from the first network on
         self._mean_p = Draws(chains)  # means at the points, for one target of each item in turn
         self._points = spaced(RECORDED_ITEMS, self._total, first, len(y))  # numbers among all items
+        self._known: dict[str, list[dict[str, Tensor]]] = {}  # of the networks so far, see `means_of_rows`
         self._rounds: list[Tensor] = []  # after each round: means over items, see `_scores_of_sums`
 
     @property
@@ -129,21 +131,20 @@ class ValueEvaluation(PosteriorEvaluation):
     def scores(self, prediction: ValuePrediction) -> dict[str, float]:
         return value_metrics(prediction, self.y)
 
-    def scores_of_rows(self) -> dict[str, list[dict[str, float]]]:
-        return {row: [scores_of_means(means) for means in each] for row, each in self.means_of_rows().items()}
+    def scores_of_rows(self, rows: Sequence[str] = ROWS) -> dict[str, list[dict[str, float]]]:
+        return {row: [scores_of_means(means) for means in each] for row, each in self.means_of_rows(rows).items()}
 
-    def means_of_rows(self) -> dict[str, list[dict[str, Tensor]]]:
-        """`value_means` of every prediction in each row of the metrics."""
-        if self._settled is None:
-            return {row: [value_means(p, self.y) for p in predictions] for row, predictions in self.rows().items()}
-        stacked = self.bma_stacked
-        return {**self._settled.means} | ({} if stacked is None else {"bma_stacked": [value_means(stacked, self.y)]})
+    def means_of_rows(self, rows: Sequence[str] = ROWS) -> dict[str, list[dict[str, Tensor]]]:
+        """`value_means` of every prediction in these rows of the metrics."""
+        known = self._known if self._settled is None else self._settled.means
+        left = [row for row in rows if row not in known and (self._settled is None or row == STACKED)]
+        found = {row: [value_means(p, self.y) for p in each] for row, each in self.rows(left).items()}
+        self._known |= {row: means for row, means in found.items() if row != STACKED}  # whose weights may change
+        return {row: means for row in rows if (means := known.get(row) or found.get(row))}
 
     def means_of(self, row: Literal["one_sample", "bma"]) -> dict[str, Tensor]:
         """`value_means` of the first chain's last sample, or of the average over all networks."""
-        if self._settled is not None:
-            return self._settled.means[row][0]
-        return value_means(self.bma if row == "bma" else self.one_sample[0], self.y)
+        return self.means_of_rows([row])[row][0]
 
     def settled(self) -> SettledSlice:
         """What scores and reports need of each item, or of all. It holds no outputs."""
@@ -178,6 +179,7 @@ class ValueEvaluation(PosteriorEvaluation):
         self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None
     ) -> Iterable[tuple[Tensor, Tensor]]:
         """The means (n, k) and the log densities (n,) of y of every network."""
+        self._known = {}
         self._stored.add(outputs)
         self._weights.append(torch.zeros(len(chains), dtype=torch.float64) if weights is None else weights.double())
         outputs = outputs.double()

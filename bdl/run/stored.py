@@ -13,7 +13,6 @@ import pydoc
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from bdl.posterior.trained import START
 from bdl.run.config import leaves, usable_cores
 from bdl.run.keys import TRAIN
 from bdl.run.machine import find_device, keep_freed_memory
+from bdl.run.public import is_public
 from bdl.run.records import CONFIG, RUN_FILES, read_config
 from bdl.run.section import OF_DATA, Section, own_likelihood
 from bdl.run.threads import thread_count
@@ -50,12 +50,6 @@ FILES = (  # files of a run that a manifest must list
 )  # fmt: skip
 # Packages that hold what reads files or runs commands beside their classes, so that trusting them guards nothing
 LIBRARIES = ("bdl", "hydra", "lightning", "numpy", "omegaconf", "pandas", "pip", "scipy", "setuptools", "torch")
-PUBLIC = ("bdl", "bdl.data", "bdl.models", "bdl.likelihoods", "bdl.schedules", "bdl.callbacks")
-# The functions of these make objects and write nothing
-FUNCTIONS = ("bdl.contrib.language", "bdl.data", "bdl.likelihoods", "bdl.models", "bdl.schedules")
-LIGHTNING = {
-    "lightning.Trainer", *(f"lightning.pytorch.loggers.{kind}Logger" for kind in ("CSV", "TensorBoard", "Wandb"))
-}  # fmt: skip
 
 
 def load_runs(
@@ -277,22 +271,3 @@ def untrusted_package(name: str, trusted: Sequence[str]) -> str | None:
 
 def _is_below(name: str, package: str) -> bool:
     return f"{name}.".startswith(f"{package}.")
-
-
-def is_public(name: object) -> bool:
-    """Whether this is a public class or function of bdl, a module of torch.nn, or Lightning's trainer or a logger.
-
-    A name with one more dot, such as `bdl.disk.files.os.remove`, is none: it may lead out of the package.
-    """
-    module, _, last = str(name).rpartition(".")
-    if module in PUBLIC:
-        package = import_module(module)
-        names = getattr(package, "__all__", [name for name in vars(package) if not name.startswith("_")])
-        value: Any = getattr(package, last, None) if last in names else None
-        origin = getattr(value, "__module__", None) or ""
-        return inspect.isclass(value) and origin.startswith("bdl.") or callable(value) and origin.startswith(FUNCTIONS)
-    if module == "torch.nn":
-        nn = import_module("torch.nn")
-        value = getattr(nn, last, None)
-        return inspect.isclass(value) and issubclass(value, nn.Module) and value.__module__.startswith("torch.nn.")
-    return name in LIGHTNING

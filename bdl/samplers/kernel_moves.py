@@ -34,6 +34,7 @@ class KernelMoves(Moves):
     """The steps of a `FullBatch` kernel."""
 
     compiled: CompiledMCLMC = field(init=False)
+    walked: Tensor | None = None  # (steps, C) U at which the steps of the last walk in C began, nats
 
     def __post_init__(self) -> None:
         self.compiled, self.kernel = CompiledMCLMC(self.chain), cast(Any, self.chain.dynamics)
@@ -79,13 +80,16 @@ class KernelMoves(Moves):
         if chain.stray.has_moved(chain.theta) or not bool(torch.isfinite(chain.state.potential).all()):
             return 0
         losses = chain.theta.new_empty(len(settings) * kernel.stages, chain.chains or 1)
-        kernel.prepare(self.lr_and_tau(settings), losses)
+        potentials = losses.new_empty(1 + len(settings), losses.shape[1], dtype=torch.float64)
+        potentials[0] = chain.state.potential.reshape(-1)
+        kernel.prepare(self.lr_and_tau(settings), losses, potentials[1:])
         made = gradients(chain.g_views, losses, kernel.after, kernel.address) // kernel.stages
         if made < len(settings):
             kernel.put_back()
         if made:
             chain.state.steps += made
             chain.stray.left_at = chain.theta.clone()
+            self.walked = potentials[:made] * self.potential.num_data
         return made
 
     # ---- the parts of a step ----

@@ -202,7 +202,8 @@ class Sampler(Shown, torch.optim.Optimizer):
         """Make steps of a sampler that `is_plain`, each as by `advance(measure=False)`, in C or in CUDA graphs.
 
         gradients: `Gradient.batches` of the steps. Returns how many were made. A step that compiled code leaves, as it
-        does where a gradient is not finite, is for `advance` to make on its batch.
+        does where a gradient is not finite, is for `advance` to make on its batch. A `FullBatch` kernel leaves the
+        energies of its steps in `moves.walked`.
         """
         self._follow()
         made = self.moves.walk(gradients, settings) if self.moves.can_walk(settings) else 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from bdl.sklearn.estimators import BayesianMLPClassifier, BayesianMLPRegressor
+from bdl.collector import paused
+
+with paused():
+    from bdl.sklearn.estimators import BayesianMLPClassifier, BayesianMLPRegressor
 
 __all__ = ["BayesianMLPClassifier", "BayesianMLPRegressor"]

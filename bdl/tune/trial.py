@@ -21,6 +21,8 @@ from bdl.likelihoods import Likelihood, Loss
 from bdl.samplers.batch_noise import left_by_a_pass
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.exchange import Exchange
+from bdl.samplers.kernel_moves import KernelMoves
+from bdl.samplers.moves import FEWEST
 from bdl.samplers.potential import BoundGradient
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.sampler import Sampler
@@ -124,7 +126,7 @@ class Trial:
         self.stack.shared = False
         self._new_sampler(dynamics, lr, derive_seed("tune", name, problem.seed))
         self.energies: list[Tensor] = []  # (C,) energies of every step
-        self.losses: list[Tensor] = []  # (C,) mean batch loss of every step
+        self.losses: list[Tensor] = []  # (C,) mean batch loss of every step; NaN for steps in C
         self._batches = _batches(problem, self.stack.chains, name)
 
     @property
@@ -137,14 +139,34 @@ class Trial:
 
     def run(self, steps: int, watch: Watch | None = None, every: int = 1) -> None:
         """Take the steps, and call `watch` after every `every` of them. Raises DivergedError."""
-        for step in range(1, steps + 1):
-            self.losses.append(self._step(*next(self._batches)).clone())
-            energy = self.sampler.energy
-            assert energy is not None
-            self.energies.append(energy.clone())
+        step = 0
+        while step < steps:
+            made = self._walk(steps - step if watch is None else min(steps - step, every - step % every))
+            if not made:
+                self.losses.append(self._step(*next(self._batches)).clone())
+                energy = self.sampler.energy
+                assert energy is not None
+                self.energies.append(energy.clone())
+            step += made or 1
             if watch is not None and step % every == 0:
                 watch(self)
         self.sampler.check()
+
+    def _walk(self, most: int) -> int:
+        """Make up to so many steps of a full-batch kernel in C, to the bit as one by one; returns how many."""
+        moves, (x, y), first = self.sampler.moves, self.problem.items, self.sampler.steps
+        if not (isinstance(moves, KernelMoves) and self._gradient.walks and self.problem.takes_all):
+            return 0
+        ahead = range(first, first + min(most, moves.longest))
+        steps = next((step for step in ahead if moves.is_single(step)), ahead.stop) - first
+        if steps < FEWEST or not isinstance(x, Tensor) or x.device.type != "cpu":
+            return 0
+        gradients = self._gradient.batches(x, y, None, self.stack.chains)
+        made = self.sampler.walk(gradients, [self.sampler.settings()] * steps)
+        if made and moves.walked is not None:
+            self.energies.extend(moves.walked)
+            self.losses.extend(torch.full_like(moves.walked, math.nan))
+        return made
 
     def _step(self, x: Any, y: Tensor) -> Tensor:
         return self.sampler.advance(BoundGradient.of(self._gradient, x, y))

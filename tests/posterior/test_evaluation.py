@@ -14,6 +14,7 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.errors import ConfigError
 from bdl.posterior.class_evaluation import ClassEvaluation
+from bdl.posterior.metrics import value_means
 from bdl.posterior.value_evaluation import ValueEvaluation
 
 
@@ -58,6 +59,23 @@ def test_the_rmse_of_the_last_ten_samples_is_a_mean_of_rmses():
     assert metrics["last_ten/rmse"] == pytest.approx(errors.mean((1, 2)).sqrt().mean().item(), rel=1e-5)
     losses = errors.double() / (2 * 0.25) + np.log(0.5 * np.sqrt(2 * np.pi))
     assert metrics["last_ten/nll"] == pytest.approx(losses.mean().item(), rel=1e-5)
+
+
+def test_each_prediction_of_numbers_is_scored_once_and_none_that_nobody_asks_for(monkeypatch):
+    seen = []
+    monkeypatch.setattr("bdl.posterior.value_evaluation.value_means", lambda p, y: seen.append(p) or value_means(p, y))
+    torch.manual_seed(0)
+    evaluation = ValueEvaluation(bdl.GaussianNLL(0.5), torch.randn(40, 1), 3)
+    evaluation.add([0, 1, 2], torch.randn(3, 40, 1))
+    of_average = evaluation.metrics(["bma"])
+    assert len(seen) == 1
+    every = evaluation.metrics()
+    assert of_average == {name: value for name, value in every.items() if name.startswith(("bma/", "last_ten/"))}
+    assert len(seen) == 1 + 3 + 3  # the average, each chain's last sample, each chain's average
+    evaluation.means_of("bma"), evaluation.means_of("one_sample")
+    assert len(seen) == 7
+    evaluation.add([0, 1, 2], torch.randn(3, 40, 1))
+    assert evaluation.metrics(["bma"])["bma/nll"] != of_average["bma/nll"]
 
 
 def test_the_importance_weighted_average(weighted):

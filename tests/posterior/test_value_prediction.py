@@ -165,6 +165,19 @@ def test_crps_of_an_item_does_not_depend_on_the_items_beside_it():
     torch.testing.assert_close(mixture(slice(None)).crps(torch.zeros(40, 1)), alone, atol=5e-8, rtol=0)
 
 
+def test_the_quadrature_of_crps_calls_the_distribution_function_for_many_steps_at_once(monkeypatch):
+    """A call of torch for 60 networks and one item takes longer than its arithmetic."""
+    calls, erf_ = [], torch.Tensor.erf_
+    monkeypatch.setattr(torch.Tensor, "erf_", lambda z: calls.append(z.numel()) or erf_(z))
+    means = torch.randn(60, 20, 1, generator=torch.Generator().manual_seed(0), dtype=D64)
+    law = NormalMixture(means, torch.full_like(means, 0.1), torch.full((60,), 1 / 60, dtype=D64))
+    together = law.crps(torch.zeros(20, 1))
+    assert len(calls) < 8 and max(calls) <= 2**16  # of the cache
+    monkeypatch.setattr("bdl.posterior.normal_mixture.IN_CACHE", 60)
+    torch.testing.assert_close(law.crps(torch.zeros(20, 1)), together, atol=5e-8, rtol=0)
+    assert len(calls) > 20 * 32 and max(calls[8:]) == 60  # one step of one item
+
+
 def test_draws_have_the_law_of_the_mixture_and_one_network_each(likelihood):
     """Kolmogorov's distance of 4,000 draws is above 1.95 / sqrt(4000) once in a thousand times."""
     prediction, law, w = make(likelihood)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -440,3 +442,13 @@ def test_bad_input_about_tables_gets_one_line_and_leaves_nothing(script, tmp_pat
     error = refusal(script("train", *small, *of_data, *override.split("; ")))
     assert words in error
     assert [p.name for p in tmp_path.iterdir()] == ["table.csv"]  # no empty folder either
+
+
+def test_predictions_import_neither_lightning_nor_what_draws_pictures(classes):
+    """The modules as Python itself lists them: their import is most of what a person waits for."""
+    words = (f"run={classes / 'run'}", f"input={classes / 'table.csv'}", f"output={classes / 'imports.csv'}")
+    command = (sys.executable, "-X", "importtime", "-m", "bdl", "predict", *words)
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time")}
+    assert {"pandas", "bdl.posterior.predict", "bdl.posterior.verdict"} <= imported
+    assert not imported & {"lightning", "torchmetrics", "matplotlib", "scipy.stats", "sklearn", "arviz_stats"}

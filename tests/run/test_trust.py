@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.stored`.
+"""Tests of `bdl.run.stored` and `.public`.
 
 A stranger's config.yaml builds public parts of bdl, torch.nn and Lightning, and nothing else.
 """
@@ -6,7 +6,9 @@ A stranger's config.yaml builds public parts of bdl, torch.nn and Lightning, and
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ from omegaconf import OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.run.config import config_folder
-from bdl.run.stored import check_names, is_public
+from bdl.run.public import PUBLIC, by_import, by_text, is_public
+from bdl.run.stored import check_names
 
 RUN = Path("outputs/a")
 ATTACKS = [
@@ -92,3 +95,24 @@ def test_every_name_that_the_configurations_use_is_public():
     found -= {"null", "bdl.run.jobs.NoteSweep"}  # Hydra makes its callbacks: no config.yaml of a run has them
     names = found | {"torch.nn.CrossEntropyLoss", "torch.nn.Linear", "bdl.likelihoods.with_constant_scale"}
     assert len(names) > 50 and [name for name in sorted(names) if not is_public(name)] == []
+
+
+def test_the_text_of_bdl_tells_of_each_public_name_what_its_import_tells():
+    names = [
+        (package, name) for package in PUBLIC if package != "bdl.callbacks" for name in dir(import_module(package))
+    ]
+    told = {name: found for name in names if not name[1].startswith("_") and (found := by_text(*name)) is not None}
+    assert len(told) > 80 and ("bdl.data", "read_table") in told
+    assert {name: by_import(*name) for name in told} == told
+
+
+def test_names_are_public_without_an_import_of_what_defines_them():
+    names = ["bdl.data.read_table", "bdl.AdamWStart", "bdl.models.MLP", "bdl.MCLMC", "lightning.Trainer"]
+    code = f"""
+import sys
+from bdl.run.public import is_public
+print([is_public(name) for name in {names}], is_public("bdl.data.os"), is_public("bdl.nothing"))
+print([name for name in ("lightning", "matplotlib", "pandas", "bdl.data.table") if name in sys.modules])
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == [f"{[True] * 5} False False", "[]"]

@@ -1,4 +1,4 @@
-"""Tests of `bdl.tune.find`, `.choice`, `.batch` and `.burn_in`.
+"""Tests of `bdl.tune.find`, `.trial`, `.choice`, `.batch` and `.burn_in`.
 
 find_settings: plain settings that never diverge, the same each time, and none that were given.
 """
@@ -13,7 +13,9 @@ import torch
 import bdl
 from bdl.engine.choose import choose_gradient
 from bdl.engine.gradient import Autograd, InTurn
+from bdl.engine.mlp_library import mlp_library
 from bdl.models import MLP
+from bdl.samplers.sampler import Sampler
 from bdl.tune.batch import FULL, choose_batch
 from bdl.tune.burn_in import choose_burn_in, movement, rest
 from bdl.tune.find import describe_untuned
@@ -38,6 +40,30 @@ def table(kind: str):
         return x, (x[:, 0] + x[:, 1] > 3.2).long(), bdl.CategoricalNLL(), 2
     x = normal(300, 5) * 100  # heavy inputs that nobody has standardised
     return x, normal(300, 1) * 5, bdl.HeteroscedasticNLL(), 2
+
+
+@pytest.mark.skipif(mlp_library() is None, reason="needs a C compiler")
+def test_a_trial_on_all_the_data_walks_in_c_to_where_single_steps_lead(monkeypatch):
+    """With the same energies, to the bit, and the same states at each watch. Every 100th step is single."""
+    x, y, loss, outputs = table("tiny")
+    problem = Problem(bdl.ChainStack(MLP([3, 8, outputs]), 3), loss, (x, y), len(y), len(y))
+
+    def seen() -> tuple[list[torch.Tensor], torch.Tensor, int]:
+        states, single = [], []
+        with monkeypatch.context() as patch:
+            advance = Sampler.advance
+            patch.setattr(Sampler, "advance", lambda *a, **k: single.append(1) or advance(*a, **k))
+            trial = Trial(problem, bdl.MCLMC(length=1.0).adapting_in(60), bdl.Gaussian(1.0), 1e-3, "walk")
+            trial.run_stably(150)
+            trial.run_stably(100, lambda trial: states.append(trial.sampler.chain.theta.clone()), 7)
+        assert len(trial.energies) == len(trial.losses) == 250 and len(states) == 14
+        return [*states, trial.sampler.chain.theta], trial.energy_trace(), len(single)
+
+    states, energies, single = seen()
+    monkeypatch.setattr(Trial, "_walk", lambda *_: 0)
+    other_states, other_energies, all_single = seen()
+    assert single < 20 and all_single == 250
+    assert torch.equal(energies, other_energies) and all(map(torch.equal, states, other_states))
 
 
 @pytest.mark.slow

@@ -215,7 +215,7 @@ def _start(
     """
     metrics: dict[str, float] = {"start/members": ensemble.samples}
     for split, evaluation in ensemble.evaluate_all(loaders).items():
-        of_average = {k: v for k, v in evaluation.metrics().items() if k.startswith("bma/")}
+        of_average = {k: v for k, v in evaluation.metrics(["bma"]).items() if k.startswith("bma/")}
         metrics |= {f"{split}/start/{name.removeprefix('bma/')}": value for name, value in of_average.items()}
         gain = evaluation.losses() - evaluations[split].losses()
         metrics[f"{split}/start/gain_se"] = float(gain.std() / math.sqrt(len(gain))) if len(gain) > 1 else math.nan

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from bdl.collector import paused
 from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_sentences
 from bdl.posterior.evaluation import Curve
@@ -136,7 +137,9 @@ class Picture:
 def pictures_of(data: ReportData) -> list[Picture]:
     """The pictures for which there are numbers, so that no picture is an empty frame."""
     from bdl.posterior.plot.predictions import has_reliability
-    from bdl.posterior.report import figures  # it imports matplotlib, which takes a second
+
+    with paused():
+        from bdl.posterior.report import figures  # it imports matplotlib, which takes a second
 
     trace = data.trace if len(data.trace.get("step", ())) > 1 else {}
     h, curve = data.histogram, data.curve

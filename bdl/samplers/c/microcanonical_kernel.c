@@ -19,6 +19,7 @@ typedef struct {
     I adjusted, adapt_steps, first, last; /* first, last: the spread of θ is measured after the one and up to the other */
     I finds_length, made;       /* made: how many steps the state has made before this walk */
     float *start, *before, *u;  /* (chains, dim) θ, and u after its refresh, where the step began; u now */
+    double *potentials;         /* (steps, chains) U/N at which each step of the walk ends; NULL: nobody reads them */
     double *kinetic, *size;     /* (chains) ΔK of the step so far, and ε */
 } Walk;
 
@@ -158,6 +159,7 @@ static void finish(Walk *w, I k, const float *losses) {
             for (I i = 0; i < d; i++) direction[i] = -w->before[c * d + i];
             error = 0;
         }
+        if (w->potentials) w->potentials[k * w->chains + c] = w->potential[c];
         w->undone[c] = steps == w->adapt_steps ? 0 : w->undone[c] + !done;
         if (steps > w->adapt_steps) w->error[c] += error * error / (double)d;
         else tune(w, c, steps, error * error / (double)d, done);

@@ -33,7 +33,7 @@ class _Walk(ChainFields):
         ("drifts", DOUBLE * 2),
         *fields(DOUBLE, "energy_var", "energy_var_start", "width", "memory", "shift"),
         *fields(NUMBER, "adjusted", "adapt_steps", "first", "last", "finds_length", "made"),
-        *fields(ADDRESS, *_SCRATCH, "kinetic", "size"),
+        *fields(ADDRESS, *_SCRATCH, "potentials", "kinetic", "size"),
     ]
 
 
@@ -70,12 +70,16 @@ class CompiledMCLMC(CompiledSteps):
         self.chain.state.steps += 1
         return loss
 
-    def prepare(self, settings: Sequence[tuple[float, float]], losses: Tensor) -> None:
+    def prepare(
+        self, settings: Sequence[tuple[float, float]], losses: Tensor, potentials: Tensor | None = None
+    ) -> None:
         """Begin the first of some steps: θ moves to where the first gradient is taken.
 
-        settings: lr and tau of each step. losses: (steps * stages, C), is read.
+        settings: lr and tau of each step. losses: (steps * stages, C), is read. potentials: (steps, C) for U/N at which
+        each step ends, in double precision.
         """
-        self.hold(doubles([x for each in settings for x in each]), losses)
+        self.hold(doubles([x for each in settings for x in each]), losses, potentials)
+        self.fields.potentials = None if potentials is None else potentials.data_ptr()
         self.fields.steps, self.fields.made = len(settings), self.chain.state.steps
         self.library.bdl_microcanonical_begin(self.address)
 
