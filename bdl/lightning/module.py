@@ -72,7 +72,7 @@ class BayesianModule(L.LightningModule):
         loss: a negative log-likelihood per item (`bdl.likelihoods`), or any loss that returns its mean over the batch.
         compile: "auto" lets code in C find the gradient of a stack of small MLPs where the machine has a C compiler.
             True refuses a machine without one, False uses torch alone. The two agree to rounding, not to the bit. On a
-            GPU the kernels of the gradient become a CUDA graph, unless it is False.
+            GPU the kernels become CUDA graphs, unless it is False; under True `torch.compile` fuses them.
 
     Warns with BdlWarning about a loss that is not the negative log-likelihood of the data. Raises ConfigError for
     Trainer settings under which the sampler cannot work, for data that are not the sampler's N items, and for a
@@ -219,7 +219,7 @@ class BayesianModule(L.LightningModule):
             loader.to(self.device)
         host = replace(self.sampler.host, per_example=self.per_example, compiled=self.compiled is not False)
         host = replace(host, noise_draws=NoiseDraws(self, self._losses, self._current), buffers=self.net.buffers)
-        host = replace(host, items=self._micro_batches.count)
+        host = replace(host, items=self._micro_batches.count, fuses=self.compiled is True)
         if dataset_of(loader) is not None:
             host = replace(host, full_loss=self.full_loss, full_gradient=FullGradient(self))
         if self.trainer.accumulate_grad_batches == 1:
