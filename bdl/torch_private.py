@@ -66,6 +66,11 @@ def has_hooks(module: nn.Module) -> bool:
     return any(getattr(module, name, True) for name in names) or everywhere()
 
 
+def lies_in_parts(tensor: Tensor) -> bool:
+    """Whether a parameter is divided among devices: a DTensor of `fully_shard`, or a view of FSDP's flat parameter."""
+    return hasattr(tensor, "device_mesh") or getattr(tensor, "_fsdp_flattened", False)
+
+
 def has_tensor_hooks(tensor: Tensor) -> bool:
     """Whether somebody reads or changes the gradient of a tensor, before or after it is accumulated."""
     return any(getattr(tensor, name, True) for name in ("_backward_hooks", "_post_accumulate_grad_hooks"))
