@@ -92,7 +92,12 @@ def sample(
 
 
 def times(
-    part: str, width: int, layers: int, turns: int, device: str = "cpu", wait: Callable[[], object] = no_wait
+    part: str,
+    width: int,
+    layers: int,
+    turns: int,
+    device: str | torch.device = "cpu",
+    wait: Callable[[], object] = no_wait,
 ) -> dict[str, Any]:
     """Milliseconds of a step of both, which take turns."""
     prepare()

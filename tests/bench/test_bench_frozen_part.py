@@ -30,11 +30,12 @@ def test_both_train_the_same_part(part, usual_encoders):
     assert row["time"] == row["SGHMC, ms"] / row["AdamW, ms"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("sampled", [True, False])
-def test_a_peak_is_above_what_the_part_needs(sampled, usual_encoders):
-    assert frozen_part.peak("the last block", 256, 1, sampled) > 12 * 790_000  # gradient and two vectors, fp32
+def test_a_peak_is_above_what_the_part_needs():
+    """In processes of their own, since one that has freed memory uses it again."""
+    cases = [("the last block", 256, 1, sampled) for sampled in (True, False)]
+    assert min(frozen_part.in_new_processes(frozen_part.peak, cases)) > 12 * 790_000  # gradient and two vectors, fp32
 
 
 def test_the_file_says_machine_and_memory_of_each_frozen_parameter(monkeypatch, tmp_path, capsys):
