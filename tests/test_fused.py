@@ -51,8 +51,12 @@ def double(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("writes", WRITES)
 @torch.no_grad()
 def test_a_fused_step_is_that_of_the_dynamics(name, writes, backend):
-    """Three steps under other lr and tau, which no code is compiled for: the state is written in place."""
+    """Three steps under other lr and tau, which no code is compiled for: the state is written in place.
+
+    1e-5 is a hundred roundings; the thermostat divides by lr tau.
+    """
     backend(writes)
+    torch.manual_seed(0)
     dynamics: Any = SAMPLERS[name]
     start = torch.randn(3, 7)
     plain, fused = (dynamics.init(start.clone()) for _ in range(2))
@@ -62,7 +66,7 @@ def test_a_fused_step_is_that_of_the_dynamics(name, writes, backend):
         plain = dynamics.step(plain, g.clone(), row[0], row[1], z.clone())
         assert step(fused, g, row[0], row[1], z) is fused
     for field in vars(plain):
-        torch.testing.assert_close(getattr(fused, field), getattr(plain, field), atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(getattr(fused, field), getattr(plain, field), atol=1e-5, rtol=1e-5)
 
 
 def test_each_shape_is_compiled_once_for_its_size_alone(backend):
