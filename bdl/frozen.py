@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from bdl.errors import ConfigError
+from bdl.torch_private import lies_in_parts
 
 Only = str | Sequence[str] | None  # patterns of names, `*` for any characters; None for all parameters
 FrozenMode = Literal["eval", "train"]
 
 LISTED = 12  # patterns in a message
+WHOLE = "run it on one device, or on several with strategy=ddp; of a large network sample a part, with only=..."
 
 
 def check_parameters(named: Iterable[tuple[str, Tensor]]) -> None:
@@ -35,9 +37,20 @@ def check_parameters(named: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def refuse_parallel(net: nn.Module) -> None:
-    """Raise ConfigError for torch's wrappers of a network, which split its batches over devices."""
+    """Raise ConfigError for torch's wrappers of a network, which split its batches or parameters over devices."""
     if isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise ConfigError(f"{type(net).__name__} wraps the network: give its .module, and let the Trainer spread it")
+    refuse_parts(net.named_parameters())
+
+
+def refuse_parts(named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise ConfigError, by name, for a parameter that is divided among devices."""
+    for name, p in named:
+        if lies_in_parts(p):
+            raise ConfigError(
+                f"{name} is a {type(p).__name__}, which lies in parts on several devices (FSDP, tensor parallelism), "
+                f"and a chain lies whole on each: leave the network whole, and {WHOLE}"
+            )
 
 
 def matching(names: Collection[str], only: Only, key: str = "only") -> set[str]:

@@ -2,7 +2,8 @@
 
 A torch that lacks one of the names is served by a slower way: tensors are copied one by one, a module counts as one
 that somebody watches, compiled code runs evaluations too, no network takes outputs that another one has computed,
-nobody notices that losses are means over different numbers of items, and what is compiled may be compiled twice.
+nobody notices that losses are means over different numbers of items, what is compiled may be compiled twice, and a
+compiler may choose kernels by timing.
 """
 
 from __future__ import annotations
@@ -65,6 +66,11 @@ def has_hooks(module: nn.Module) -> bool:
     return any(getattr(module, name, True) for name in names) or everywhere()
 
 
+def lies_in_parts(tensor: Tensor) -> bool:
+    """Whether a parameter is divided among devices: a DTensor of `fully_shard`, or a view of FSDP's flat parameter."""
+    return hasattr(tensor, "device_mesh") or getattr(tensor, "_fsdp_flattened", False)
+
+
 def has_tensor_hooks(tensor: Tensor) -> bool:
     """Whether somebody reads or changes the gradient of a tensor, before or after it is accumulated."""
     return any(getattr(tensor, name, True) for name in ("_backward_hooks", "_post_accumulate_grad_hooks"))
@@ -87,6 +93,15 @@ def compiles() -> bool:
     """Whether `torch.compile` has been called, for whatever function."""
     backends = getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {})
     return any(backend is not None for backend in backends.values())
+
+
+def compiler_options() -> set[str]:
+    """The names of the options that `torch.compile` takes; none where torch does not tell them."""
+    try:
+        from torch._inductor import list_options
+    except ImportError:
+        return set()
+    return set(list_options())
 
 
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from bdl.batch import Inputs
@@ -17,10 +18,12 @@ from bdl.engine.offset_gradient import OffsetGradient, OffsetLikelihood
 from bdl.engine.recorded import Recorded
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
+from bdl.fused import Fused
 from bdl.likelihoods import Likelihood, Loss, WithOffset, mean_loss
 from bdl.torch_private import has_tensor_hooks, is_compiled
 
 Compile = bool | Literal["auto"]
+FUSING = ("cuda",)  # devices on which kernels are worth fusing: on a CPU, C code and torch's kernels are as fast
 KNOWN_PACKAGES = ("torch.", "torchvision.models.", "torchvision.ops.", "bdl.")  # what transforms draw, Python may hold
 RANDOM_LAYERS = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
@@ -37,14 +40,16 @@ def choose_gradient(
     """The fastest form in which the gradients of the mean losses can be had.
 
     Stacks of MLPs have the chain rule written out in torch, and in C where the layers fit and the machine has a
-    compiler. Networks with other layers, with hooks, with a frozen part, or compiled by torch go through autograd. The
-    forms agree to rounding, not to the bit. Where the networks of a stack run one after another, so do their gradients;
-    where they take branches and a graph can hold the step, they run side by side.
+    compiler. Networks with other layers, with hooks, with a frozen part, or compiled by torch go through autograd, and
+    so do all where `torch.compile` fuses their kernels. The forms agree to rounding, not to the bit. Where the networks
+    of a stack run one after another, so do their gradients; where they take branches and a graph can hold the step,
+    they run side by side.
 
     Args:
         net: a ChainStack, or another network, which needs `autograd`.
         loss: a negative log-likelihood per item, or any loss that returns its mean over the batch.
-        compiled: True or "auto" allows the code in C, and True requires it where the layers fit.
+        compiled: True or "auto" allows the code in C, and True requires it where the layers fit. On a GPU True lets
+            `torch.compile` fuse the kernels of a graph instead, see `fuses`.
         autograd: the gradient that the others must equal; None means that of the stack's losses.
         graphs: whether the kernels may become a CUDA graph, where the device has them.
         walks_only: whether a graph is to hold whole steps, and never the gradient by itself.
@@ -58,9 +63,10 @@ def choose_gradient(
         autograd = of_stack(net, loss)
     if not isinstance(net, ChainStack):
         return autograd
-    # A loss that needs autograd may wait for the device, which a graph cannot record
-    known = isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
-    record = recorder_for(autograd.params[0].device) if graphs and compiled and known else None
+    fused = graphs and fuses(net, loss, compiled, autograd.params[0].device)
+    if fused:
+        autograd = Autograd(Fused(of_stack(net, loss).losses_of), autograd.params, autograd.context)
+    record = recorder_for(autograd.params[0].device) if graphs and compiled and _waits_for_nothing(loss) else None
     repeats = record is not None and _repeats_itself(net)
     branches = repeats and net.takes_branches
     if record is not None and net.method == "branches" and not repeats:
@@ -68,9 +74,9 @@ def choose_gradient(
             'method="branches" needs steps whose kernels are always the same: no dropout, no hooks, and modules of '
             'torch, torchvision or bdl; use method="auto"'
         )
-    written: Gradient | None = None if casts else _written_out(net, loss)
+    written: Gradient | None = None if casts or fused else _written_out(net, loss)
     if written is None and (branches or net.runs_in_turn and not casts):
-        written = _in_turn(net, loss, autograd, branches)
+        written = _in_turn(net, loss, autograd, branches, fused)
     if written is None or list(map(id, written.params)) != list(map(id, autograd.params)):
         written = autograd
     if isinstance(written, MLPGradient) and isinstance(written.loss, OffsetLikelihood):
@@ -84,6 +90,16 @@ def choose_gradient(
     return Recorded(kernels, record, compiled is True, walks_only)
 
 
+def fuses(stack: ChainStack, loss: Loss, compiled: Compile, device: torch.device) -> bool:
+    """Whether `torch.compile` fuses the kernels of the gradient: where it is asked for, on a GPU, for known layers."""
+    return compiled is True and device.type in FUSING and _waits_for_nothing(loss) and _repeats_itself(stack)
+
+
+def _waits_for_nothing(loss: Loss) -> bool:
+    """Whether the loss is known never to wait for the device, as one that needs autograd may."""
+    return isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
+
+
 def of_stack(stack: ChainStack, loss: Loss) -> Autograd:
     """The gradient of a stack's mean losses, by autograd."""
 
@@ -93,11 +109,11 @@ def of_stack(stack: ChainStack, loss: Loss) -> Autograd:
     return Autograd(losses, [p for p in stack.parameters() if p.requires_grad])
 
 
-def _in_turn(stack: ChainStack, loss: Loss, autograd: Autograd, branches: bool) -> InTurn | None:
+def _in_turn(stack: ChainStack, loss: Loss, autograd: Autograd, branches: bool, fused: bool) -> InTurn | None:
     watched = hooked(stack) or is_compiled(stack) or any(map(has_tensor_hooks, stack.parameters()))
     if watched or stack.chains == 1:
         return None
-    return InTurn(stack, loss, autograd.context, Branches(autograd.params[0].device) if branches else None)
+    return InTurn(stack, loss, autograd.context, Branches(autograd.params[0].device) if branches else None, fused)
 
 
 def _repeats_itself(stack: ChainStack) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from bdl.engine.branches import Branches
 from bdl.engine.functional import call, named_tensors, on_leaves
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
+from bdl.fused import Fused
 from bdl.lent import LentGradients
 from bdl.likelihoods import Loss, mean_loss
 from bdl.torch_private import gather
@@ -139,7 +140,8 @@ class InTurn(Gradient):
     """That of `Autograd` for a stack whose networks run by themselves: each goes back before its next one runs.
 
     What a network keeps for its gradient is then held once, not once per chain. On a GPU `branches` may run several
-    networks at once, and it is held for these.
+    networks at once, and it is held for these. fused: whether `torch.compile` fuses the kernels of a network; the same
+    code runs all of them.
     """
 
     def __init__(
@@ -148,20 +150,22 @@ class InTurn(Gradient):
         loss: Loss,
         context: Callable[[], AbstractContextManager[Any]] = nullcontext,
         branches: Branches | None = None,
+        fused: bool = False,
     ):
         self._names, params = zip(*((n, p) for n, p in stack.net.named_parameters() if p.requires_grad), strict=True)
         self.params = list(params)
         self._stack, self._loss, self._context = stack, loss, context
         self._branches = branches or Branches(self.params[0].device, most=1)
+        self._fused = Fused(self._loss_of_one) if fused else None
 
     def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
         networks, y = self._stack.networks(), self._stack.per_chain(y)
-        losses, idle, outputs = [], set(range(len(self.params))), self._stack.in_turn(networks, x)
+        losses, idle, each = [], set(range(len(self.params))), self._losses_in_turn(networks, x, y)
         with torch.enable_grad(), self._branches.fork(len(networks)) as branch:
             for c, network in enumerate(networks):
                 with branch(c):  # the gradient of a kernel runs on the stream of the kernel
                     with self._context():
-                        loss = mean_loss(self._loss, next(outputs).unsqueeze(0), y[c : c + 1], 1)
+                        loss = next(each)
                     backward(loss)
                     losses.append(loss.detach())
                     leaves = [network[name] for name in self._names]
@@ -171,6 +175,20 @@ class InTurn(Gradient):
                     del loss  # and with it what the network has kept, before the next one runs
         self.idle = sorted(idle)
         return torch.cat(losses)
+
+    def _losses_in_turn(self, networks: Sequence[dict[str, Tensor]], x: Inputs, y: Tensor) -> Iterator[Tensor]:
+        """The (1,) loss of each network, which runs when it is asked for. y: (C, B, ...)."""
+        if self._fused is None:
+            for c, outputs in enumerate(self._stack.in_turn(networks, x)):
+                yield mean_loss(self._loss, outputs.unsqueeze(0), y[c : c + 1], 1)
+            return
+        for c, network in enumerate(networks):
+            batch = x if self._stack.shared else map_tensors(lambda t, c=c: t[c], x)
+            yield self._fused(network, batch, y[c])
+
+    def _loss_of_one(self, network: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+        """(1,) the loss of one network for its batch (B, ...)."""
+        return mean_loss(self._loss, self._stack.outputs_of(network, x).unsqueeze(0), y.unsqueeze(0), 1)
 
 
 class WithGradients(torch.autograd.Function):

@@ -172,6 +172,10 @@ class ChainStack(nn.Module):
         """The outputs (B, ...) of each of the `networks`, for its batch, which run when they are asked for."""
         return self._forward().in_turn(networks, inputs, each=not self.shared)
 
+    def outputs_of(self, network: dict[str, Tensor], inputs: Inputs) -> Tensor:
+        """The outputs (B, ...) of one of the `networks` for its batch (B, ...)."""
+        return next(self._forward().in_turn([network], inputs, each=False))
+
     def items(self, inputs: Inputs) -> int:
         """How many items like those of the inputs (b, ...) all chains together may run on at once on an accelerator."""
         return self._forward().items(inputs, self._of_chains())

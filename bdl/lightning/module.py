@@ -37,7 +37,7 @@ from bdl.lightning.host import (
 )
 from bdl.lightning.micro_batches import MicroBatches
 from bdl.lightning.noise import NoiseDraws
-from bdl.lightning.refuse import check_data, check_network, check_targets, check_trainer
+from bdl.lightning.refuse import check_data, check_network, check_strategy, check_targets, check_trainer
 from bdl.likelihoods import (
     CategoricalNLL,
     Loss,
@@ -70,13 +70,12 @@ class BayesianModule(L.LightningModule):
         sampler: builds the Sampler from named parameters, e.g. `functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(),
             num_data=N, lr=0.1)`. The module passes `chains` itself.
         loss: a negative log-likelihood per item (`bdl.likelihoods`), or any loss that returns its mean over the batch.
-        compile: "auto" lets code in C find the gradient of a stack of small MLPs where the machine has a C compiler.
-            True refuses a machine without one, False uses torch alone. The two agree to rounding, not to the bit. On a
-            GPU the kernels of the gradient become a CUDA graph, unless it is False.
+        compile: "auto" lets code in C find the gradient of stacks of small MLPs, True refuses a machine without a C
+            compiler, False uses torch alone; they agree to rounding. On a GPU the kernels become CUDA graphs, unless it
+            is False, and True lets `torch.compile` fuse them.
 
     Warns with BdlWarning about a loss that is not the negative log-likelihood of the data. Raises ConfigError for
-    Trainer settings under which the sampler cannot work, for data that are not the sampler's N items, and for a
-    checkpoint of another network.
+    Trainer settings under which the sampler cannot work, data other than its N items, and another network's checkpoint.
     """
 
     def __init__(
@@ -108,6 +107,7 @@ class BayesianModule(L.LightningModule):
         return self.net.chains if isinstance(self.net, ChainStack) else None
 
     def configure_optimizers(self) -> Sampler:
+        check_strategy(self.trainer)  # first: parameters in parts would fail in other ways
         sampler = self.build_sampler(plain_net(self.net).named_parameters(), chains=self.chains)
         refuse_shared_freeze(self.net, sampler)
         check_trainer(self.trainer, sampler)
@@ -219,7 +219,7 @@ class BayesianModule(L.LightningModule):
             loader.to(self.device)
         host = replace(self.sampler.host, per_example=self.per_example, compiled=self.compiled is not False)
         host = replace(host, noise_draws=NoiseDraws(self, self._losses, self._current), buffers=self.net.buffers)
-        host = replace(host, items=self._micro_batches.count)
+        host = replace(host, items=self._micro_batches.count, fuses=self.compiled is True)
         if dataset_of(loader) is not None:
             host = replace(host, full_loss=self.full_loss, full_gradient=FullGradient(self))
         if self.trainer.accumulate_grad_batches == 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.utils.data import (
     DistributedSampler,
@@ -22,6 +22,7 @@ from torch.utils.data import (
 from bdl.batch import Reader
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
+from bdl.frozen import WHOLE
 from bdl.lightning.host import batch_size_of, dataset_of
 from bdl.likelihoods import CategoricalNLL, Likelihood
 from bdl.samplers.sampler import Sampler
@@ -156,13 +157,19 @@ def _check_precision(trainer: L.Trainer, sampler: Sampler) -> None:
         )
 
 
+def check_strategy(trainer: L.Trainer) -> None:
+    """Raise ConfigError for a strategy that may divide the parameters, as FSDP's and DeepSpeed's do."""
+    whole = isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy)
+    if not whole or isinstance(trainer.strategy, DeepSpeedStrategy):  # which is a DDPStrategy by inheritance
+        raise ConfigError(
+            f"{type(trainer.strategy).__name__} may give a device a part of the parameters, and a chain lies whole on "
+            f"each: {WHOLE}"
+        )
+
+
 def _check_parts(trainer: L.Trainer, sampler: Sampler) -> None:
     """Raise ConfigError where what the sampler needs as a whole would be split over devices."""
-    if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
-        raise ConfigError(
-            f"{type(trainer.strategy).__name__} may give a device only a part of the parameters: run a chain on one "
-            "device, or on several with strategy=ddp"
-        )
+    check_strategy(trainer)
     synced = any(isinstance(m, nn.SyncBatchNorm) for m in trainer.lightning_module.modules())
     if synced and (sampler.chains or 1) > 1:
         raise ConfigError(

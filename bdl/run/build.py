@@ -20,13 +20,14 @@ import bdl
 from bdl.batch import Reader
 from bdl.data.module import DataModule
 from bdl.display import count_of
-from bdl.engine.choose import choose_gradient
+from bdl.engine.choose import choose_gradient, fuses
 from bdl.engine.gradient import Autograd
 from bdl.errors import ConfigError, printable
 from bdl.frozen import matching
 from bdl.lean import L
 from bdl.lightning.host import find_sampler
 from bdl.lightning.trainer import assemble, silence_lightning
+from bdl.likelihoods import Loss
 from bdl.run.arrivals import Arrivals
 from bdl.run.console import WorkProgress
 from bdl.run.directory import RunDirectory
@@ -95,8 +96,9 @@ def build_stack(
     stack = plan.of_stack(number, data)
     net = build_net(stack.target, data)
     chains, loss = build_chains(stack.chains, stack.motion.sampler, net), stack.target.loss.build()
-    if compute.compiled is True and isinstance(choose_gradient(chains, loss, compiled=False), Autograd):
-        compile_if_possible(chains)
+    if compute.compiled is True and not fuses_kernels(compute, chains, loss):
+        if isinstance(choose_gradient(chains, loss, compiled=False), Autograd):
+            compile_if_possible(chains)
     module = bdl.BayesianModule(chains, stack.motion.sampler, loss=loss, compile=compute.compiled)
     if stack.baseline is not None:
         inputs, _ = Reader(net)(next(iter(data.slices("train"))))
@@ -106,6 +108,12 @@ def build_stack(
     callbacks = build_callbacks(stack, data, directory, limit, speaks, arrivals)
     trainer = build_trainer(compute, plan.report.logger if speaks else None, directory.path, callbacks, process)
     return StackRun(stack, data, net, module, callbacks, trainer)
+
+
+def fuses_kernels(compute: Compute, chains: bdl.ChainStack, loss: Loss) -> bool:
+    """Whether `torch.compile` fuses the kernels of a graph under compile=true, in place of the calls of the network."""
+    on_gpu = compute.accelerator != "cpu" and torch.cuda.is_available()
+    return on_gpu and compute.strategy != "ddp" and fuses(chains, loss, compute.compiled, torch.device("cuda"))
 
 
 def build_net(target: TargetPlan, data: DataModule) -> torch.nn.Module:

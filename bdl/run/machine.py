@@ -8,7 +8,6 @@ import gc
 import platform
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +19,8 @@ from torch import nn
 import bdl
 from bdl.cpu import cpu
 from bdl.engine import mlp_library
-from bdl.errors import BdlWarning, ConfigError
+from bdl.errors import ConfigError
+from bdl.fused import warn_of
 from bdl.run.threads import thread_count
 from bdl.torch_private import replace_compiled
 
@@ -108,9 +108,7 @@ def compile_if_possible(net: nn.Module) -> None:
             except Exception as error:  # no compiler, an operation it lacks, or a wrong call
                 replace_compiled(net, None)
                 outputs = net(*args, **kwargs)  # raises the error of a wrong call
-                cause = getattr(error, "inner_exception", error)  # the compiler's own error
-                reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
-                warnings.warn(f"torch.compile failed, running without it: {reason}", BdlWarning, stacklevel=2)
+                warn_of(error)
                 return outputs
 
         return call

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bdl.errors import ConfigError
-from bdl.frozen import Only, check_parameters, freeze
+from bdl.frozen import Only, check_parameters, freeze, refuse_parts
 
 # The buffer that holds a parameter, by the parameter's id, which is its own while the buffer is there
 _OWNERS: WeakValueDictionary[int, ParameterBuffer] = WeakValueDictionary()
@@ -72,12 +72,7 @@ class ParameterBuffer:
 
 def refuse_tensors(params: Sequence[Tensor], names: Sequence[str], chains: int | None) -> None:
     """Raise ConfigError for tensors that do not fit into one buffer."""
-    for name, p in zip(names, params, strict=True):
-        if hasattr(p, "device_mesh"):  # a DTensor
-            raise ConfigError(
-                f"{name} is a {type(p).__name__}, which lies in parts on several devices (FSDP, tensor "
-                "parallelism): a Sampler needs whole parameters; run a chain on one device, or strategy=ddp"
-            )
+    refuse_parts(zip(names, params, strict=True))
     for kind in ("device", "dtype"):
         kinds = {str(getattr(p, kind)) for p in params}
         if len(kinds) != 1:

@@ -174,11 +174,13 @@ class GradientMoves(Moves):
             self.replicas.swap(chain, potential, self.batch_noise, now, launch)
         multiplier = self.reweighting.weigh(e.g, e.energy, potential, now, update.scale, launch)  # (..., 1)
         chain.measure(chain.theta, e.g, e.idle, potential.num_data, potential.prior.offset)
-        lr, tau = self.whole.numbers(now) or chain.per_coordinate(now.lr, now.temperature, potential.num_data)
+        numbers = self.whole.numbers(now)
+        step = update.step if numbers is None else self.whole.step
+        lr, tau = numbers or chain.per_coordinate(now.lr, now.temperature, potential.num_data)
         chain.entropy = chain.dynamics.entropy(chain.state)
         alone = potential.idle.values(e.idle)
         z = update.noise(now.temperature)
-        chain.advance(update.step(chain.state, e.g, lr, tau, z, *self._extra(multiplier)))
+        chain.advance(step(chain.state, e.g, lr, tau, z, *self._extra(multiplier)))
         potential.idle.put_back(alone)
         potential.renew_prior(now.temperature)
 

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from bdl.devices import widest
+from bdl.fused import Fused
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
+from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.held import HeldNumbers
 from bdl.samplers.potential import Potential
 from bdl.samplers.settings import StepSettings
@@ -48,6 +50,7 @@ class WholeSteps(ABC):
     def __init__(self, chain: Chain, potential: Potential):
         self.chain, self.potential = chain, potential
         self._held: HeldNumbers | None = None
+        self._fused: Fused | None = None
 
     @property
     def held(self) -> HeldNumbers | None:
@@ -74,8 +77,23 @@ class WholeSteps(ABC):
         return self.factored(lr), tau
 
     def single(self, held: HeldNumbers, lr: Any, tau: Any) -> tuple[Tensor, Tensor]:
-        """() lr and tau of a single step: on the host, where to calculate with them takes no kernel."""
+        """() lr and tau of a single step: on the host, where to calculate with them takes no kernel.
+
+        A fused step has them where a walk has them, so that both have one kernel.
+        """
+        if self.chain.host.fuses:
+            row = held.rows("single", [row_of(lr, tau)], 1)[0]
+            return row[0], row[1]
         return torch.tensor(lr, dtype=self.kind), torch.tensor(tau, dtype=self.kind)
+
+    def step(self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, *extra: Any) -> Any:
+        """That of the dynamics with () lr and tau, by few kernels where `torch.compile` fuses them."""
+        dynamics: Any = self.chain.dynamics
+        if extra or not self.chain.host.fuses:
+            return dynamics.step(s, g, lr, tau, z, *extra)
+        if self._fused is None:
+            self._fused = Fused(dynamics.step)
+        return self._fused(s, g, lr, tau, z)
 
     def factored(self, lr: Tensor) -> Tensor:
         """() lr, or (d,) where blocks of parameters have factors."""
@@ -90,7 +108,7 @@ class WholeSteps(ABC):
         """Make the steps; returns how many."""
         held, items, made = self.held, self.potential.num_data, 0
         assert held is not None
-        rates: Any = [(now.lr, now.temperature / items) for now in settings]  # type: ignore[operator]
+        rates: Any = [row_of(now.lr, now.temperature / items) for now in settings]  # type: ignore[operator]
         self._rates, self._done = held.rows("rates", rates, LONGEST), held.put("done", 0.0)
         self._done.zero_()  # steps of the walk, which graphs count
         batches.hold()
@@ -186,7 +204,7 @@ class GradientSteps(WholeSteps):
                     weighed.act(k, e.g, e.energy)  # type: ignore[arg-type]
                 alone = potential.idle.values(e.idle)
                 z = chain.noise.fill(chain.z, first + k, chain.generator) if injects[k] else chain.z.zero_()
-                self.keep(chain.dynamics.step(chain.state, e.g, lr, tau, z))  # type: ignore[attr-defined]
+                self.keep(self.step(chain.state, e.g, lr, tau, z))
                 potential.idle.put_back(alone)
             potential.divergence.note_all([e.total for e in evaluations])
             return evaluations[0], gradients
@@ -260,6 +278,11 @@ class KernelSteps(WholeSteps):
 
         batches.run(work, n, self.reads(), [chain.generator])
         chain.state.steps = before + n
+
+
+def row_of(lr: Any, tau: Any) -> tuple[float, ...]:
+    """The numbers of a step. Each row begins at a multiple of 16 bytes, where compiled kernels need no copy of it."""
+    return lr, tau, 0.0, 0.0
 
 
 def log_uniform(chain: Chain) -> Tensor:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from typing import Any
 
 import pytest
-from benchmarks import gpu
+import torch
+from accelerated import settings
+from benchmarks import frozen_part, gpu
+from benchmarks.speed import on_gpu, timing
 from tools.command import UsageError
 
 
@@ -38,6 +43,62 @@ def test_a_page_has_card_date_tables_and_what_failed(tmp_path, monkeypatch):
     assert numbers == {"first": one(None), "second": [{"failed": "RuntimeError: no memory"}]}
 
 
+def test_rows_are_kept_when_the_time_of_a_section_is_over(tmp_path, monkeypatch):
+    """Nothing on the way swallows it, as what falls back from a compiler's error would."""
+
+    def slow(bench):
+        """Two rows."""
+        yield {"ms": 1.0}
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                pytest.fail("swallowed")
+
+    monkeypatch.setitem(gpu.SHARES, "first", 1 / 600)
+    text, numbers = page(tmp_path, monkeypatch, first=slow, second=one)
+    assert numbers["first"] == [{"ms": 1.0}, {"failed": "Late: not done in 0 s"}] and len(numbers["second"]) == 2
+    assert sum(v for k, v in gpu.SHARES.items() if k in gpu.SECTIONS) <= on_gpu.MINUTES - 2  # for the tests
+
+
+def test_a_compiler_that_fails_is_told(monkeypatch):
+    def no_compiler(function):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr("bdl.fused.compile_alone", no_compiler)
+    result, seconds, failed = on_gpu.watched(lambda: on_gpu.Fused(torch.neg)(torch.ones(1)).item())
+    assert result == -1 and seconds >= 0
+    assert failed == "torch.compile failed, running without it: RuntimeError: no compiler here"
+
+
+def test_the_sections_run_on_a_gpu(simulated, monkeypatch):
+    """On the simulated one: graphs are recorded, and memory is asked for. There are no streams of a driver."""
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    for name in ("max_memory_allocated", "memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda: 2**20)
+    monkeypatch.setitem(sys.modules, "benchmarks.speed.jax_kernels", None)
+    trainer = timing.L.Trainer
+
+    def build(**options: Any) -> Any:
+        return trainer(**(options | settings() | {"precision": "32-true"}))
+
+    monkeypatch.setattr(timing.L, "Trainer", build)
+    monkeypatch.setattr(on_gpu.Bench, "precision", lambda bench: torch.autocast("cpu", enabled=False))
+    monkeypatch.setattr(frozen_part, "prepare", lambda: None)
+    monkeypatch.setattr(frozen_part, "PARTS", {"the last layer": ["classify.*"]})
+    bench = on_gpu.Bench(torch.device("cuda"), on_gpu.SMALL)
+    with simulated.counted() as seen:
+        (row,) = on_gpu.small_networks(bench)
+        assert row["compiled, us"] > 0 and row["MiB"] == 1 and row["failed"] is None
+        assert [r["graph, ms"] > 0 for r in on_gpu.gradients(bench)] == [True, True]
+        assert [r["s in 500 epochs"] > 0 for r in on_gpu.epochs(bench)] == [True, True]
+        assert len(list(on_gpu.block(bench))) >= 12
+        (part,) = on_gpu.parts(bench)
+        assert part["SGHMC, bytes"] == part["AdamW, bytes"] == 0
+    assert seen.launches
+
+
 @pytest.mark.slow
 def test_each_section_measures(tmp_path, monkeypatch):
     """But for tests/test_gpu.py, which small sizes leave out."""
@@ -47,8 +108,10 @@ def test_each_section_measures(tmp_path, monkeypatch):
     assert row["AWSGHMC / SGHMC"] == row["AWSGHMC, us"] / row["SGHMC, us"] > 0
     assert row["JAX, us"] is row["SGHMC / JAX"] is row["MiB"] is None
     assert [r["way"] for r in numbers["Gradients of ResNet20"]] == ["loop", "branches"]
-    (images,) = numbers["ResNet20 through the Trainer"]
-    assert images["s in 500 epochs"] == pytest.approx(500 * images["ms a step"] * 2 / 1e3)
+    images, compiled = numbers["ResNet20 through the Trainer"]
+    assert compiled["compile"] == "True" and images["s in 500 epochs"] == pytest.approx(
+        500 * images["ms a step"] * 2 / 1e3
+    )
     block = numbers["A block of steps"]
     assert block and all(row["calls a step"] > 0 for row in block)
 

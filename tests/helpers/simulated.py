@@ -254,6 +254,7 @@ class Device(TorchDispatchMode):
         self._patch(torch.cuda, "Stream", Stream)
         self._patch(torch.cuda, "stream", self.streams.on)
         self._patch(torch.cuda, "current_stream", lambda device=None: self.streams.current)
+        self._patch(torch, "compile", lambda function, **_: function)  # its traces would hold on to parameters
         # Without a generator of its own the device draws from the CPU's stream
         self._patch(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
         self._patch(torch.cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state))

@@ -85,7 +85,7 @@ WRONG: dict[str, dict[str, str]] = {
         "trainer.accumulate_grad_batches": "0 -1 1.5 many true null",
         "trainer.gradient_clip_val": "0 -1 hard nan inf",
         "trainer.accelerator": "5 ",
-        "+trainer.strategy": "horovod null",
+        "+trainer.strategy": "horovod null fsdp deepspeed_stage_3 model_parallel",
         "+trainer.num_nodes": "0 -1 two",
         "+trainer.limit_train_batches": "0 0.5",
         "+trainer.callbacks": "[]",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import warnings
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch import nn
 import bdl
 from bdl.engine import mlp_library
 from bdl.errors import BdlWarning
+from bdl.run.build import fuses_kernels
 from bdl.run.machine import compile_if_possible
 from bdl.run.stored import load_runs
 
@@ -96,6 +99,17 @@ def test_a_wrong_call_is_not_the_compilers_fault(backend):
     compile_if_possible(stack)
     with pytest.raises(bdl.ConfigError, match="2 chains need x of shape"):
         stack(torch.randn(3, 4, 3, 5, 5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "fused"),
+    [({}, True), ({"strategy": "ddp"}, False), ({"accelerator": "cpu"}, False), ({"compiled": "auto"}, False)],
+    ids=str,
+)
+def test_compile_true_on_one_gpu_fuses_kernels_in_place_of_calls(settings, fused, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    compute: Any = SimpleNamespace(**{"accelerator": "gpu", "strategy": "auto", "compiled": True} | settings)
+    assert fuses_kernels(compute, bdl.ChainStack(net(), 2), bdl.CategoricalNLL()) == fused
 
 
 @pytest.mark.parametrize(("compiled", "evaluates"), [("false", False), ("auto", True)])
