@@ -94,13 +94,26 @@ def missing_codes(values: np.ndarray) -> list[float]:
     codes: list[float] = []
     rest = values
     while len(codes) < MOST and len(rest):
-        ends = sorted({float(rest.min()), float(rest.max())}, key=lambda end: -abs(end))
-        code = next((end for end in ends if _stands_apart(end, rest, len(values))), None)
-        if code is None:
+        different = np.unique(rest)
+        ends = sorted((different, different[::-1]), key=lambda values: -abs(values[0]))
+        sets = (end[: k + 1] for k in range(MOST - len(codes)) for end in ends if k < len(end))
+        together = next((few for few in sets if _stand_apart(few, rest, len(values))), None)
+        if together is None:
             break
-        codes.append(code)
-        rest = rest[rest != code]
+        codes += together.tolist()
+        rest = rest[~np.isin(rest, together)]
     return codes
+
+
+def _stand_apart(outermost: np.ndarray, values: np.ndarray, rows: int) -> bool:
+    """Whether codes (k,) side by side, such as -99 and -98, stand apart: the innermost does, and each is repeated."""
+    *outer, code = outermost.tolist()
+    repeated = all((values == each).sum() >= _least(rows) for each in outer)
+    return repeated and _stands_apart(code, values[~np.isin(values, outer)], rows)
+
+
+def _least(rows: int) -> float:
+    return max(LEAST, min(MANY, SHARE * rows))
 
 
 def _stands_apart(code: float, values: np.ndarray, rows: int) -> bool:
@@ -111,7 +124,7 @@ def _stands_apart(code: float, values: np.ndarray, rows: int) -> bool:
     code; large positive numbers must be far in ratios as well.
     """
     others = values[values != code]
-    if len(values) - len(others) < max(LEAST, min(MANY, SHARE * rows)) or len(others) < LEVELS:
+    if len(values) - len(others) < _least(rows) or len(others) < LEVELS:
         return False
     low, high = float(others.min()), float(others.max())
     gap = low - code if code < low else code - high

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -275,9 +275,16 @@ def read_table(
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
-    id, drop, categorical, missing = ([str(word) for word in words] for words in (id, drop, categorical, missing))
+    id, drop, categorical, missing = ([str(word) for word in _listed(w)] for w in (id, drop, categorical, missing))
+    lags = lags and {column: _listed(rows) for column, rows in lags.items()}
     columns = Columns(target, task, id, drop, categorical, max_levels, lags, exposure, weight, select)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
     files = test_path, val_path, all_rows
     split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)
     return TableDataModule(path, columns, reading, split, batch_size=batch_size, loss=loss, **batching)
+
+
+def _listed(given: Any) -> list[Any]:
+    """Several values, or a single one, or none."""
+    single = isinstance(given, str) or not isinstance(given, Iterable)
+    return [] if given is None else [given] if single else list(given)

@@ -21,6 +21,7 @@ PULL = 3.0  # rows of uniform weight added for each chain, see scripts/results/t
 ITEMS = 1000  # evenly spaced rows that decide the weights, if there are more
 FOLDS = 10  # parts of these rows, each of which judges weights that the others gave
 FEWEST_DRAWS = 25  # of a chain, with which PSIS smooths the 5 largest of its weights (Vehtari et al. 2024)
+TAIL = 5  # of 25 draws, which is the shortest tail
 UNRELIABLE = 0.7  # Pareto k of leave-one-out weights (Vehtari et al. 2024)
 ROUNDS, CLOSE = 10_000, 1e-8  # of the EM algorithm, which stops where no weight changes by more
 
@@ -172,15 +173,21 @@ def mixture_log_density(log_p: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def leave_one_out(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(n,) leave-one-out log densities and their Pareto k, from the draws (draws, n) of one chain, nats.
 
-    A density that is the same for all draws, or not finite, is that of the average.
+    A density that is the same for all draws, or not finite, is that of the average. Where the smallest densities of a
+    chain that hardly moves are equal, they have no tail to smooth: k is infinite, and weights are as they come.
     """
     from arviz_stats.base.array import array_stats  # slow to import
 
     found, k = _log_mean(logs), np.full(logs.shape[1], np.nan)
-    usable = np.isfinite(logs).all(0) & (np.ptp(logs, 0) > 0)
+    moves = np.isfinite(logs).all(0) & (np.ptp(logs, 0) > 0)
+    k[moves], found[moves] = np.inf, math.log(len(logs)) - np.logaddexp.reduce(-logs[:, moves], 0)
+    lowest = np.sort(logs, 0)[:TAIL]
+    usable = moves & (lowest[0] < lowest[-1]) & (len(logs) >= FEWEST_DRAWS)
     if usable.any():
-        log_w, k[usable] = array_stats.psislw(logs[:, usable], axis=0)  # (n, draws) log weights, which sum to 1
+        with np.errstate(all="ignore"):  # equal densities, as of steps that were refused, may have no fit
+            log_w, fitted = array_stats.psislw(logs[:, usable], axis=0)  # (n, draws) log weights, which sum to 1
         found[usable] = np.logaddexp.reduce(log_w + logs[:, usable].T, 1)
+        k[usable] = np.where(np.isfinite(fitted), fitted, np.inf)
     return found, k
 
 

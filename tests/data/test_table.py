@@ -609,3 +609,18 @@ def test_a_compressed_table_is_refused(tmp_path, suffix):
     """Its rows are not those of its bytes: one was read, and another ended in an error of NumPy's."""
     with pytest.raises(ConfigError, match="is compressed: unpack it, or save the table as Parquet"):
         read_table(written(tmp_path, frame()).rename(tmp_path / f"table.csv{suffix}"), "y")
+
+
+def test_a_single_word_is_no_list_of_letters(tmp_path):
+    """`missing="-999"` made a gap of every 9."""
+    table = frame().assign(size=lambda t: t["size"].round().where(t.index % 5 > 0, -999))
+    table.loc[1, "size"] = 9
+    gaps = module(tmp_path, table, drop="name", missing="-999").encoding.inputs.columns
+    listed = module(tmp_path, table, missing=["-999"]).encoding.inputs.columns
+    assert gaps == listed == module(tmp_path, table, missing=-999).encoding.inputs.columns
+    table = frame()
+    module(tmp_path, table, id="name", drop=None, missing=None)
+    table["when"] = range(ROWS)
+    with pytest.warns(BdlWarning, match="1 of 40 rows have fewer than 1 rows before them"):
+        data = module(tmp_path, table, drop=["name", "when"], lags={"size": 1}, order="when")
+    assert data.encoding.lags is not None and data.encoding.lags.of == {"size": (1,)}

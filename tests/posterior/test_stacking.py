@@ -143,3 +143,18 @@ def test_what_cannot_be_stacked_is_one_line(posterior):
     with pytest.raises(ConfigError, match="thinned"):
         thin.stack(TensorSlices(X, Y))
     assert thin.stacking is None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("draws, equal", [(25, 8), (25, 24), (100, 60), (25, 2), (4, 1)])
+def test_draws_that_repeat_have_leave_one_out_densities_too(draws, equal):
+    """Steps that are refused keep a state as it was; a fit of the tail of equal densities raised, or divided by 0."""
+    random = np.random.default_rng(4)
+    logs = random.normal(size=(draws, 6))
+    logs[:equal] = logs.min(0) - 0.1
+    found, k = leave_one_out(logs)
+    by_hand = np.log(draws) - np.log(np.exp(-logs).sum(0))
+    np.testing.assert_allclose(found, by_hand, atol=0.2)
+    if equal > 4 or draws < 25:
+        assert np.isinf(k).all()
+        np.testing.assert_allclose(found, by_hand)
