@@ -92,16 +92,15 @@ def missing_codes(values: np.ndarray) -> list[float]:
     []
     """
     codes: list[float] = []
-    rest = values
+    rest, different = values, np.unique(values)
     while len(codes) < MOST and len(rest):
-        different = np.unique(rest)
         ends = sorted((different, different[::-1]), key=lambda values: -abs(values[0]))
         sets = (end[: k + 1] for k in range(MOST - len(codes)) for end in ends if k < len(end))
         together = next((few for few in sets if _stand_apart(few, rest, len(values))), None)
         if together is None:
             break
         codes += together.tolist()
-        rest = rest[~np.isin(rest, together)]
+        rest, different = (each[~np.isin(each, together)] for each in (rest, different))
     return codes
 
 

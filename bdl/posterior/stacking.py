@@ -173,8 +173,8 @@ def mixture_log_density(log_p: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def leave_one_out(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(n,) leave-one-out log densities and their Pareto k, from the draws (draws, n) of one chain, nats.
 
-    A density that is the same for all draws, or not finite, is that of the average. Where the smallest densities of a
-    chain that hardly moves are equal, they have no tail to smooth: k is infinite, and weights are as they come.
+    A density that is the same for all draws, or not finite, is that of the average. Where the smallest densities have
+    no tail to smooth, as those of a chain that hardly moves, k is infinite, and weights are as they come.
     """
     from arviz_stats.base.array import array_stats  # slow to import
 
@@ -186,8 +186,9 @@ def leave_one_out(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if usable.any():
         with np.errstate(all="ignore"):  # equal densities, as of steps that were refused, may have no fit
             log_w, fitted = array_stats.psislw(logs[:, usable], axis=0)  # (n, draws) log weights, which sum to 1
-        found[usable] = np.logaddexp.reduce(log_w + logs[:, usable].T, 1)
-        k[usable] = np.where(np.isfinite(fitted), fitted, np.inf)
+            smoothed = np.logaddexp.reduce(log_w + logs[:, usable].T, 1)
+        fits = np.isfinite(fitted) & np.isfinite(smoothed)
+        found[usable], k[usable] = np.where(fits, smoothed, found[usable]), np.where(fits, fitted, np.inf)
     return found, k
 
 

@@ -87,7 +87,8 @@ def sample(
     """Steps of SGHMC on the part, with what a run always has: a schedule and a Monitor."""
     build = functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(0.1), num_data=ITEMS, lr=1e-4, only=list(only))
     always = [bdl.Schedule(lr=bdl.schedules.Constant(1e-4)), bdl.Monitor(50), *callbacks]
-    trainer = L.Trainer(**(QUIET | {"accelerator": device.type}), max_steps=steps, callbacks=always)
+    options: dict[str, Any] = {**QUIET, "accelerator": device.type}
+    trainer = L.Trainer(max_steps=steps, callbacks=always, **options)
     trainer.fit(bdl.BayesianModule(net, build), TensorBatches(*data(), BATCH))
 
 

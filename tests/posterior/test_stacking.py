@@ -158,3 +158,15 @@ def test_draws_that_repeat_have_leave_one_out_densities_too(draws, equal):
     if equal > 4 or draws < 25:
         assert np.isinf(k).all()
         np.testing.assert_allclose(found, by_hand)
+
+
+@pytest.mark.parametrize("spread", [1e-8, 1.0, 1e3])
+@pytest.mark.parametrize("repeats", [1, 4, 7])
+def test_leave_one_out_densities_are_numbers_whatever_the_spread_and_the_repeats(spread, repeats):
+    """For some of these the smoothed weights are no numbers, and the average over chains would be none either."""
+    random = np.random.default_rng(0)
+    for draws in (25, 40, 100):
+        logs = spread * random.normal(size=(draws, 50))[np.arange(draws) // repeats]
+        found, k = leave_one_out(logs)
+        assert np.isfinite(found).all() and not np.isnan(k).any()
+        assert (found >= logs.min(0) - 1e-9 * spread).all() and (found <= logs.max(0) + 1e-9 * spread).all()

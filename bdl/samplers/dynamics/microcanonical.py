@@ -107,7 +107,7 @@ class MCLMC(FullBatch):
         return True  # once it no longer adapts
 
     def adapting_in(self, steps: int) -> MCLMC:
-        """The transition for a trial. Its steps are not tested: in so few of them tested chains hardly move."""
+        """The transition for a trial, without a test: tested chains are further from agreement after so few steps."""
         return replace(self, adapt_steps=steps, adjusted=False) if self.adapt_steps else self
 
     def init(self, theta: Tensor) -> Microcanonical:
