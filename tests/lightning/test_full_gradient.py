@@ -62,9 +62,13 @@ def test_recorded_kernels_follow_anchors_that_are_renewed(tmp_path, simulated, m
     made = []
     record = graphs.record_on_cuda
     monkeypatch.setattr(graphs, "record_on_cuda", lambda work, streams: made.append(work) or record(work, streams))
-    recorded, single = fit(tmp_path, 20, compile=True), fit(tmp_path, 20, compile=False)
+    recorded, single = fit(tmp_path, 20, compile="auto"), fit(tmp_path, 20, compile=False)
     assert made and recorded.sampler.evaluation.anchored_at == 14
     assert torch.equal(recorded.sampler.chain.theta.cpu(), single.sampler.chain.theta.cpu())
+    made.clear()
+    fused = fit(tmp_path, 20, compile=True)
+    assert made and fused.sampler.evaluation.anchored_at == 14
+    torch.testing.assert_close(fused.sampler.chain.theta.cpu(), single.sampler.chain.theta.cpu(), rtol=1e-4, atol=1e-5)
 
 
 def test_an_anchor_is_renewed_after_two_passes_by_default(tmp_path):
