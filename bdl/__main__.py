@@ -1,4 +1,4 @@
-"""The console command `bdl`, `python -m bdl`, and the scripts: Ctrl-C is one line from the first import on."""
+"""The console command `bdl`, `python -m bdl`, the scripts: a signal ends them in one line from the first import on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from contextlib import contextmanager
 
 @contextmanager
 def ends_in_one_line() -> Iterator[None]:
-    """End with status 130 at Ctrl-C, also before the modules are there that say what is kept."""
+    """End with status 130 at Ctrl-C and 143 at SIGTERM, also before the modules are there that say what is kept."""
     try:
-        yield
-    except KeyboardInterrupt:
-        print("bdl: interrupted; nothing had begun", file=sys.stderr)
-        sys.exit(130)
+        from bdl.interrupts import terminable
+
+        with terminable():
+            yield
+    except KeyboardInterrupt as error:
+        from bdl.interrupts import line_of, signal_of
+
+        print(f"bdl: {line_of(error, 'nothing had begun')}", file=sys.stderr)
+        sys.exit(128 + (signal_of(error) or 0))
 
 
 def main() -> None:

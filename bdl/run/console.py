@@ -18,6 +18,7 @@ import yaml
 from hydra.errors import InstantiationException, OverrideParseException
 
 from bdl.errors import BdlError, Stopped, printable, without_advice
+from bdl.interrupts import line_of, signal_of
 from bdl.run.config import config_folder
 from bdl.run.suggestions import suggestion
 
@@ -125,19 +126,16 @@ def _print_error(line: str) -> None:
 def one_line_errors(report: Callable[[str], None] = _print_error, kept: str = CONTINUES) -> Iterator[None]:
     """Report an error in one line and exit with status 1, or 128 + the number of the signal that stopped the run.
 
-    kept: what Ctrl-C leaves behind, where the work itself does not say it.
+    kept: what Ctrl-C and SIGTERM leave behind, where the work itself does not say it.
 
     The environment variable BDL_DEBUG=1 keeps the traceback.
     """
     show, warnings.showwarning = warnings.showwarning, _print_warning
     try:
         yield
-    except KeyboardInterrupt as error:
-        report(f"interrupted; {error.args[0] if error.args else kept}")
-        sys.exit(130)
-    except Stopped as stop:
-        report(str(stop))
-        sys.exit(128 + stop.signum)
+    except (KeyboardInterrupt, Stopped) as error:
+        report(line_of(error, kept))
+        sys.exit(128 + (signal_of(error) or signal.SIGINT))
     except BrokenPipeError:
         raise  # `silent_pipe` handles it
     except Exception as error:

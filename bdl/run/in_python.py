@@ -19,7 +19,7 @@ from bdl.data.fingerprint import fingerprint
 from bdl.data.module import DataModule, in_order
 from bdl.errors import ConfigError, Stopped
 from bdl.identity import architecture, code_of, identity
-from bdl.interrupts import explained, signal_in_words
+from bdl.interrupts import explained, signal_in_words, terminable
 from bdl.law.measure import measure_law
 from bdl.lean import L
 from bdl.lightning.blocks import StepCallback
@@ -125,9 +125,9 @@ def sample(
         sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the length
             of the loader's data set; items of several observations, such as pixels, need their number.
 
-    Raises ConfigError for settings that cannot be sampled, and for a folder that holds a run of another network, other
-    data, another loss, schedule or setting of the sampler, of which it names the first; Stopped after Ctrl-C or
-    SIGTERM, once the state is saved; KeyboardInterrupt, which says what is kept, after a Ctrl-C during the report.
+    Raises ConfigError for settings that cannot be sampled, and for a folder with a run of another network, other data,
+    loss, schedule or setting of the sampler, of which it names the first; Stopped after Ctrl-C or SIGTERM, once the
+    state is saved (uncaught, it ends a script with 130 or 143); KeyboardInterrupt with what is kept during the report.
     """
     check_arguments(steps, keep, start, test, seed, callbacks, sampler)
     thread_count(threads)
@@ -152,10 +152,10 @@ def sample(
         [*ours, *callbacks, *later], run_dir, refusal=what, accelerator=accelerator, devices=1, max_steps=steps,
         max_epochs=-1,
     )  # fmt: skip
-    with warnings.catch_warnings(), on_threads(threads):
+    kept = explained(lambda: interruption(run_dir, save.path, module.sampler.steps == steps))
+    with warnings.catch_warnings(), on_threads(threads), terminable(), kept:
         silence_lightning()
-        with explained(lambda: interruption(run_dir, save.path, module.sampler.steps == steps)):
-            fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
+        fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by {signal_in_words(save.signum)}; the same call resumes from {save.path}")
     return bdl.Posterior.opened(run_dir, one, likelihood=own_likelihood(module.loss))
