@@ -27,6 +27,7 @@ POINTS = 3  # values with a mass, at most
 FEW = 20  # different values, up to which a target has levels and no density
 GAIN = 0.2  # nats a row by which a log-normal law fits the values better than a normal one, where it is proposed
 LIMIT = 10.0  # means under a log-normal tail are limited at so many times the largest training value
+OUTLIERS = 0.01  # the share of rows whose errors are wider, see bdl.HeteroscedasticNLL
 ROUNDING = math.sqrt(12)  # a step, over the standard deviation of what rounding to it leaves
 
 
@@ -179,7 +180,7 @@ def _least(rest: np.ndarray, support: Support) -> dict[str, float]:
 def _rounded(values: np.ndarray, std: float) -> dict[str, Any]:
     """`_least` of a normal law."""
     step = float(np.diff(np.unique(values)).min()) / ROUNDING / std
-    return {"_target_": NORMAL, "min_std": step} if step > 0.01 else {}
+    return {"_target_": NORMAL, "outliers": OUTLIERS, **({"min_std": step} if step > 0.01 else {})}
 
 
 def _words(values: np.ndarray, every: np.ndarray) -> str | None:

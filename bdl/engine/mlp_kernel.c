@@ -87,6 +87,7 @@ enum { NONE, TANH, RELU, SIGMOID, SILU };
 enum { CATEGORICAL, NORMAL, HETEROSCEDASTIC };
 
 static const double HALF_LOG_2PI = 0.91893853320467274178;
+static const double WIDER = 5; /* the standard deviation of an outlier, in that of the others: bdl/likelihoods/contaminated.py */
 static const int32_t LANES[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* A Linear layer, and the elementwise layer after it. Strides are those between chains, in floats. */
@@ -437,6 +438,11 @@ static void backward(const Plan *p, I chain, const float *values, float *d, floa
     }
 }
 
+/* What a likelihood of numbers is given: a scale, and the share of items that are wider */
+typedef struct {
+    double scale, outliers;
+} Given;
+
 /* The losses below return their sum over the block. d is the gradient of `scale` times the sum; `work` has two rows. */
 
 /* -log softmax(z)[y], z (classes, ld) */
@@ -538,6 +544,37 @@ static double bounded(I k, const float *z, const float *y, double least, float *
     return loss;
 }
 
+/* -log of (1 - share) N(y; mean, V) + share N(y; mean, WIDER^2 V), V = exp(s) + least^2. With q = r^2 / V the odds of being an
+   outlier are e^t, t = cut q + odds, and twice the loss is log V + log 2 pi - 2 log(1 - share) and
+   q - 2 log(1 + e^t), or q / WIDER^2 - 2 odds - 2 log(1 + e^-t) for t > 0, where large q would cancel. With the probability
+   p of being an outlier the gradients are those of `bounded`, whose r^2 / V and r / V get the factor 1 - 2 cut p. */
+static double contaminated(I k, const float *z, const float *y, Given given, float *d, float *work, float scale, Batch b) {
+    const double share = given.outliers, cut = 0.5 - 0.5 / (WIDER * WIDER);
+    const float floor = (float)(given.scale * given.scale), odds = (float)log(share / (WIDER * (1 - share)));
+    float *variance = work + b.ld; /* V / (1 + e^-|t|)^2 */
+    double loss = (double)(b.items * k) * (HALF_LOG_2PI - log1p(-share));
+    for (I t = 0; t < k; t++) {
+        double logs = 0;
+        pick(k, t, y, work, b);
+        vec total = splat(0);
+        for (I v = 0; v < b.vectors; v++) {
+            vec s = ((const vec *)(z + (k + t) * b.ld))[v], r = ((const vec *)(z + t * b.ld))[v] - ((const vec *)work)[v];
+            vec predicted = exponential(at_most(s, 87.0f)), all = predicted + floor, by_mean = r / all, square = r * by_mean;
+            vec log_odds = square * (float)cut + odds;
+            ivec outlier = log_odds > splat(0);
+            vec e = exponential(choose(outlier, -log_odds, log_odds)), p = choose(outlier, splat(1), e) / (1.0f + e);
+            vec pull = 1.0f - p * (float)(2 * cut);
+            total += inside(choose(outlier, square * (float)(1 / (WIDER * WIDER)) - 2 * odds, square), v, b);
+            ((vec *)variance)[v] = all / ((1.0f + e) * (1.0f + e));
+            ((vec *)(d + t * b.ld))[v] = inside(by_mean * pull * scale, v, b);
+            ((vec *)(d + (k + t) * b.ld))[v] = inside((1.0f - square * pull) * (predicted / all) * (0.5f * scale), v, b);
+        }
+        for (I item = 0; item < b.items; item++) logs += logf(variance[item]);
+        loss += 0.5 * ((double)sum(total) + logs);
+    }
+    return loss;
+}
+
 /* Where the fields of a plan lie, in 8 bytes: its head, a layer, and in a layer what mlp_library.py writes */
 void bdl_mlp_layout(I *places) {
     places[0] = offsetof(Plan, layer) / 8;
@@ -573,7 +610,7 @@ static int knows(const Plan *p, I likelihood, const int64_t *y, I items, I *wron
 }
 
 /* The mean loss of a chain, and its gradients */
-static float loss_of_chain(const Plan *p, I c, Items x, I likelihood, const void *y, double given, I items, float *values,
+static float loss_of_chain(const Plan *p, I c, Items x, I likelihood, const void *y, Given given, I items, float *values,
                            float *work) {
     I outputs = p->layer[p->layers - 1].out, k = likelihood == HETEROSCEDASTIC ? outputs / 2 : outputs;
     I values_size, work_size;
@@ -586,15 +623,16 @@ static float loss_of_chain(const Plan *p, I c, Items x, I likelihood, const void
         const float *z = forward(p, c, from_item(x, from, p->layer[0].in), values, b);
         const float *targets = (const float *)y + from * k;
         if (likelihood == CATEGORICAL) loss += categorical(outputs, z, (const int64_t *)y + from, d, work, scale, b);
-        else if (likelihood == NORMAL) loss += normal(k, z, targets, given, d, work, scale, b);
-        else if (given > 0) loss += bounded(k, z, targets, given, d, work, scale, b);
+        else if (likelihood == NORMAL) loss += normal(k, z, targets, given.scale, d, work, scale, b);
+        else if (given.outliers > 0) loss += contaminated(k, z, targets, given, d, work, scale, b);
+        else if (given.scale > 0) loss += bounded(k, z, targets, given.scale, d, work, scale, b);
         else loss += heteroscedastic(k, z, targets, d, work, scale, b);
         backward(p, c, values, d, other, from > 0, b);
     }
     return (float)(loss / (double)items);
 }
 
-APART I loss_of(const Plan *p, const float *x, I x_stride, I likelihood, const void *y, I y_stride, double given, I items,
+APART I loss_of(const Plan *p, const float *x, I x_stride, I likelihood, const void *y, I y_stride, Given given, I items,
                 float *losses, float *values, float *work) {
     I size = likelihood == CATEGORICAL ? 8 : 4, wrong;
     for (I c = 0; c < p->chains; c++)
@@ -606,12 +644,13 @@ APART I loss_of(const Plan *p, const float *x, I x_stride, I likelihood, const v
 }
 
 /* Mean losses (C) and all gradients. y holds int64 classes (B) under the categorical likelihood, and otherwise float
-   targets (B, k). `given` is the standard deviation of NORMAL, and the least one of HETEROSCEDASTIC. Returns -1, or the
+   targets (B, k). `given` is the standard deviation of NORMAL, and the least one of HETEROSCEDASTIC; `outliers` is
+   the share of items that are wider under the latter. Returns -1, or the
    first class that is none, as its place chain * B + item; then nothing is written. `values` and `work` are aligned to 64 bytes. */
-I bdl_mlp_loss(const Plan *p, const float *x, I x_stride, I likelihood, const void *y, I y_stride, double given, I items,
-               float *losses, float *values, float *work) {
+I bdl_mlp_loss(const Plan *p, const float *x, I x_stride, I likelihood, const void *y, I y_stride, double given,
+               double outliers, I items, float *losses, float *values, float *work) {
     Mode before = flush_subnormals();
-    I wrong = loss_of(p, x, x_stride, likelihood, y, y_stride, given, items, losses, values, work);
+    I wrong = loss_of(p, x, x_stride, likelihood, y, y_stride, (Given){given, outliers}, items, losses, values, work);
     restore(before);
     return wrong;
 }
@@ -626,7 +665,7 @@ typedef struct {
 } Rows;
 
 /* The losses and gradients of step k; 0 where it has a class that is none. `targets` has room for those of a chain. */
-APART I losses_of_step(const Plan *p, const Rows *r, I k, I likelihood, double given, float *losses, float *values,
+APART I losses_of_step(const Plan *p, const Rows *r, I k, I likelihood, Given given, float *losses, float *values,
                        float *work, float *targets) {
     I outputs = p->layer[p->layers - 1].out, wrong;
     I size = likelihood == CATEGORICAL ? 8 : 4 * (likelihood == HETEROSCEDASTIC ? outputs / 2 : outputs);
@@ -647,12 +686,12 @@ typedef I (*After)(const void *context, I step);
 /* Steps in a row: losses (steps, C) and gradients of a batch, then what `after` does with them. Returns the number of
    steps made: fewer where a batch has a class that is none, or where `after` refused a step by another value than 0. */
 I bdl_mlp_walk(const Plan *p, I steps, const float *x, const void *y, const int32_t *rows, I step, I chain, I items,
-               I likelihood, double given, float *losses, float *values, float *work, float *targets, After after,
-               const void *context) {
+               I likelihood, double given, double outliers, float *losses, float *values, float *work, float *targets,
+               After after, const void *context) {
     Rows r = {x, y, rows, step, chain, items};
     for (I k = 0; k < steps; k++) {
         Mode before = flush_subnormals();
-        I known = losses_of_step(p, &r, k, likelihood, given, losses + k * p->chains, values, work, targets);
+        I known = losses_of_step(p, &r, k, likelihood, (Given){given, outliers}, losses + k * p->chains, values, work, targets);
         restore(before);
         if (!known || after(context, k)) return k;
     }

@@ -74,11 +74,11 @@ class MLPKernel(Gradient):
         law = self._law(x.unsqueeze(0), y.unsqueeze(0))
         if law is None or law[1].data_ptr() != y.data_ptr() or not self._plan.point(self.params, out):
             return 0
-        items, (number, targets, given) = len(x) if rows is None else rows.shape[-1], law
+        items, (number, targets, *given) = len(x) if rows is None else rows.shape[-1], law
         places = (None, 0, 0) if rows is None else (rows.data_ptr(), rows.stride(0), items if rows.ndim == 3 else 0)
         values, work = self._size(min(items, self._block))
         return self._library.bdl_mlp_walk(
-            self._plan.pointer, len(losses), x.data_ptr(), y.data_ptr(), *places, items, number, given,
+            self._plan.pointer, len(losses), x.data_ptr(), y.data_ptr(), *places, items, number, *given,
             losses.data_ptr(), self._space("values", values), self._space("work", work),
             self._space("targets", 0 if rows is None else 2 * targets[0, :1].numel() * items), after, context,
         )  # fmt: skip
@@ -87,30 +87,30 @@ class MLPKernel(Gradient):
         """Whether the compiled code reads these rows of batches."""
         return rows.dtype == torch.int32 and rows.is_contiguous() and (rows.ndim == 2) == self.eager.shared
 
-    def _law(self, x: Tensor, y: Tensor) -> tuple[int, Tensor, float] | None:
-        """Number, targets and given or least scale of a likelihood that mlp_kernel.c computes; None for all others."""
+    def _law(self, x: Tensor, y: Tensor) -> tuple[int, Tensor, float, float] | None:
+        """Number, targets, given or least scale and outliers of a likelihood in mlp_kernel.c; None for all others."""
         loss: Any = self.loss  # its class is compared, because a subclass may compute something else
         shape, outputs = x.shape[:2], self._plan.outputs
         if type(loss) is CategoricalNLL and y.dtype == torch.int64:
             if y.shape != shape:
                 raise ConfigError(f"labels of shape {tuple(y.shape)} do not match a batch of shape {tuple(shape)}")
-            return _LAWS[CategoricalNLL], y if y.stride(1) == 1 else y.contiguous(), 0.0
+            return _LAWS[CategoricalNLL], y if y.stride(1) == 1 else y.contiguous(), 0.0, 0.0
         if type(loss) is HeteroscedasticNLL and loss.link == "log_var" and outputs % 2 == 0:
-            number, k, given = _LAWS[HeteroscedasticNLL], outputs // 2, loss.min_std
+            number, k, given, outliers = _LAWS[HeteroscedasticNLL], outputs // 2, loss.min_std, loss.outliers
         elif type(loss) is GaussianNLL:
-            number, k, given = _LAWS[GaussianNLL], outputs, loss.std
+            number, k, given, outliers = _LAWS[GaussianNLL], outputs, loss.std, 0.0
         else:
             return None
         if y.dtype != torch.float32 or not isinstance(given, int | float):  # one number for each target
             return None
         y = as_columns(y, torch.Size((*shape, k)))
-        return number, y if y[0].is_contiguous() else y.contiguous(), given
+        return number, y if y[0].is_contiguous() else y.contiguous(), given, outliers
 
-    def _by_law(self, x: Tensor, law: int, y: Tensor, given: float) -> Tensor:
+    def _by_law(self, x: Tensor, law: int, y: Tensor, *given: float) -> Tensor:
         items, losses = x.shape[1], x.new_empty(self.chains)
         values, work = self._size(min(items, self._block))
         wrong = self._library.bdl_mlp_loss(
-            self._plan.pointer, x.data_ptr(), x.stride(0), law, y.data_ptr(), y.stride(0), given, items,
+            self._plan.pointer, x.data_ptr(), x.stride(0), law, y.data_ptr(), y.stride(0), *given, items,
             losses.data_ptr(), self._space("values", values), self._space("work", work),
         )  # fmt: skip
         if wrong >= 0:

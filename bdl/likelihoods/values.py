@@ -16,6 +16,7 @@ from torch.nn.functional import softplus
 
 from bdl.errors import ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns
+from bdl.likelihoods.contaminated import ContaminatedNormal, loss_of_squares, precision_of
 from bdl.likelihoods.per_target import check_each, number, one_or_each, positive_or_none
 
 QUADRATURE_NODES = 2**17
@@ -96,12 +97,15 @@ class HeteroscedasticNLL(Likelihood):
             square is added to the predicted variance. Rounding to steps of h leaves h / sqrt(12) at least. A density
             without this bound has no limit where rows repeat: it rewards networks that are certain of a rounded number,
             and they err without limit on other rows.
+        outliers: the share of the items whose errors have WIDER times the standard deviation (the contaminated normal
+            law of Tukey 1960). Under a normal law one item far from a certain prediction costs any number of nats.
 
-    Raises ConfigError for another link, and for min_std < 0.
+    Raises ConfigError for another link, for min_std < 0, and unless 0 <= outliers < 1/2.
     """
 
     link: Literal["log_var", "softplus"] = "log_var"
     min_std: float | Sequence[float] = 0.0
+    outliers: float = 0.0
     outputs: ClassVar[Outputs] = "values"
 
     def __post_init__(self) -> None:
@@ -110,6 +114,9 @@ class HeteroscedasticNLL(Likelihood):
         object.__setattr__(self, "min_std", one_or_each("min_std", self.min_std))
         if not all(0 <= least < math.inf for least in np.atleast_1d(self.min_std)):
             raise ConfigError(f"min_std must be >= 0, got {self.min_std}")
+        object.__setattr__(self, "outliers", number("outliers", self.outliers))
+        if not 0 <= self.outliers < 0.5:
+            raise ConfigError(f"outliers must be a share from 0 to below 1/2, got {self.outliers}")
 
     @property
     def per_target(self) -> int:
@@ -123,7 +130,8 @@ class HeteroscedasticNLL(Likelihood):
         std = softplus(s) if self.link == "softplus" else (0.5 * s).exp()
         if self.min_std:
             std = torch.hypot(std, std.new_tensor(self.min_std))  # () or (k,)
-        return Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
+        law = ContaminatedNormal(mean, std, self.outliers) if self.outliers else Normal(mean, std, validate_args=False)
+        return Independent(law, 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         if outputs.shape[-1] % 2:
@@ -131,8 +139,10 @@ class HeteroscedasticNLL(Likelihood):
             raise ConfigError(f"HeteroscedasticNLL takes {what}: give its last layer 2 for one target")
         mean, s = outputs.chunk(2, -1)
         log_var = self._with_min_std(2 * softplus(s).log() if self.link == "softplus" else s)
-        squares = (as_columns(y, mean.shape) - mean).square()
-        return 0.5 * (squares * (-log_var).exp() + log_var + math.log(2 * math.pi)).sum(-1)
+        squares = (as_columns(y, mean.shape) - mean).square() * (-log_var).exp()
+        if self.outliers:
+            squares = 2 * loss_of_squares(squares, self.outliers)
+        return 0.5 * (squares + log_var + math.log(2 * math.pi)).sum(-1)
 
     def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """With r = mean - y and e = 1/std²: the loss is ½ Σ (r² e - log e + log 2π), its gradient r e and ½ (1 - r² e).
@@ -149,10 +159,16 @@ class HeteroscedasticNLL(Likelihood):
         r = mean - as_columns(y, mean.shape)
         torch.mul(r, (-log_var).exp_(), out=by_mean)
         squares = r.mul_(by_mean)
+        if self.outliers:
+            pull = precision_of(squares, self.outliers)
+            by_mean.mul_(pull)
+            squares, pulled = 2 * loss_of_squares(squares, self.outliers), squares * pull
+        else:
+            pulled = squares
         loss = (squares + log_var).sum(-1).mean(-1).mul_(0.5).add_(0.5 * math.log(2 * math.pi) * mean.shape[-1])
         items = outputs.shape[-2]
         by_mean.mul_(1 / items)
-        torch.mul(squares, -0.5 / items, out=by_s).add_(0.5 / items)
+        torch.mul(pulled, -0.5 / items, out=by_s).add_(0.5 / items)
         if std is not None:
             by_s.mul_(s.sigmoid().div_(std).mul_(2))
         if self.min_std:

@@ -13,6 +13,7 @@ from torch.distributions import Distribution, Normal
 
 from bdl.errors import ConfigError
 from bdl.likelihoods import LevelsLaw, Likelihood, MixedLaw
+from bdl.likelihoods.contaminated import ContaminatedNormal
 from bdl.posterior.mixed_mixture import MixedMixture
 from bdl.posterior.normal_mixture import NormalMixture
 from bdl.posterior.roots import CLOSE, ROOT_WIDTH, first_count, root
@@ -138,7 +139,7 @@ class PredictiveMixture:
         (Zamo & Naveau 2018, eq. 2).
         """
         y, law = self._columns(y), self.likelihood.marginals(self.outputs.of(slice(0, 1)))
-        if not isinstance(law, Normal | MixedLaw | LevelsLaw):
+        if not isinstance(law, Normal | ContaminatedNormal | MixedLaw | LevelsLaw):
             return torch.cat([_crps_of_draws(draws, y[items]) for items, draws in self._draws(CRPS_DRAWS, seed=0)])
         return torch.cat([self._crps(outputs, y[items]) for items, outputs in self._chunks()])
 
@@ -179,10 +180,8 @@ class PredictiveMixture:
 
     def _fast_cdf(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         """`_cdf`, several times as fast for normal laws."""
-        law = self.likelihood.marginals(outputs)
-        if not isinstance(law, Normal):
-            return lambda y: self._cdf(outputs, y)
-        return NormalMixture(law.mean, law.stddev, self.weights).cdf()
+        mixture = NormalMixture.of(self.likelihood.marginals(outputs), self.weights)
+        return (lambda y: self._cdf(outputs, y)) if mixture is None else mixture.cdf()
 
     def _quantile(self, outputs: Tensor, q: float) -> Tensor:
         """Between the bounds that Cantelli's inequality gives: P(Y <= mean - t) <= var / (var + t²)."""
@@ -197,11 +196,10 @@ class PredictiveMixture:
         return root(cdf, q, low, high, ROOT_WIDTH * std, min(CLOSE, 1e-3 * q, 1e-3 * (1 - q)))
 
     def _crps(self, outputs: Tensor, y: Tensor) -> Tensor:
-        if (mixture := of_masses(self.likelihood.marginals(outputs), self.weights)) is not None:
-            return mixture.crps(y)
-        means = self.likelihood.mean(outputs)
-        stds = self.likelihood.variance(outputs).sqrt().expand_as(means)
-        return NormalMixture(means, stds, self.weights).crps(y)
+        law = self.likelihood.marginals(outputs)
+        mixture = of_masses(law, self.weights) or NormalMixture.of(law, self.weights)
+        assert mixture is not None  # `crps` asks no other law
+        return mixture.crps(y)
 
     def _draws(self, n: int, seed: int) -> Iterator[tuple[slice, Tensor]]:
         """(items, draws (n, n', k)) from the laws of n networks, the same networks for all items."""

@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from bdl.likelihoods.contaminated import ContaminatedNormal
 
 PAIR = 8  # the time of a pair of networks, in that of a step of the quadrature for one network
 FEW = 32  # networks whose pairs cost little, and are exact in double precision
@@ -23,6 +26,16 @@ class NormalMixture:
 
     def __init__(self, means: Tensor, stds: Tensor, weights: Tensor):
         self.means, self.stds, self.weights = means, stds, weights
+
+    @classmethod
+    def of(cls, law: Distribution, weights: Tensor) -> NormalMixture | None:
+        """The mixture of S normal laws by weights, or of contaminated ones, which are two each; None of other laws."""
+        if isinstance(law, Normal):
+            return cls(law.mean, law.stddev.expand_as(law.mean), weights)
+        if not isinstance(law, ContaminatedNormal):
+            return None
+        means, stds = (torch.cat([getattr(each, name) for each in law.laws]) for name in ("mean", "stddev"))
+        return cls(means, stds, torch.cat([share * weights for share in law.shares]))
 
     def cdf(self) -> Callable[[Tensor], Tensor]:
         """The distribution function (..., n, k) -> (..., n, k), with an error of 1e-7, because it works in float32."""

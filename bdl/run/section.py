@@ -93,10 +93,13 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
         if data.num_targets < 2:
             raise ConfigError("loss.covariance=true is of several targets, and data.target names one: leave it out")
         node["_target_"] = COVARIANCE
-    if node["_target_"] in (LOSSES["regression"], COVARIANCE) and node.get("min_std") is None:
-        node.pop("min_std", None)  # null
+    if node["_target_"] in (LOSSES["regression"], COVARIANCE):
+        node = {key: value for key, value in node.items() if key not in ("min_std", "outliers") or value is not None}
     if node["_target_"] in (data.loss.get("_target_"), COVARIANCE):
-        node = {**data.loss, **node}
+        of_data = {
+            key: value for key, value in data.loss.items() if node["_target_"] != COVARIANCE or key != "outliers"
+        }
+        node = {**of_data, **node}
     if data.gaps and not data.class_columns:
         node = {"_target_": "bdl.ObservedNLL", "of": node}
     section: Section[Loss] = Section(node)

@@ -44,6 +44,7 @@ _FILLED_IN = (
     "model.vocabulary",
     "model.context",
     "loss.min_std",
+    "loss.outliers",
 )
 _BUILT_EARLY = ("sampler.", "schedule.", "collect.", "baseline")  # their parts need no data
 _READ_BY_TRAIN = ("loss.scale", "loss.covariance", "model.hidden")  # train.py takes them out before it builds

@@ -36,6 +36,7 @@ LOSSES = {
     "categorical": bdl.CategoricalNLL(),
     "gaussian": bdl.GaussianNLL(0.3),
     "heteroscedastic": bdl.HeteroscedasticNLL(),
+    "contaminated": bdl.HeteroscedasticNLL(outliers=0.1),
     "heteroscedastic softplus": bdl.HeteroscedasticNLL("softplus"),
     "a loss of torch": nn.CrossEntropyLoss(label_smoothing=0.1),
 }

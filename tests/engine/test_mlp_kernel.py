@@ -108,6 +108,7 @@ def test_losses_and_gradients_are_autograds(sizes, chains, items, activation, bi
 
 LAWS = [  # computed in C
     bdl.CategoricalNLL(), bdl.GaussianNLL(std=0.5), bdl.HeteroscedasticNLL(), bdl.HeteroscedasticNLL(min_std=0.3),
+    bdl.HeteroscedasticNLL(outliers=0.01), bdl.HeteroscedasticNLL(min_std=0.3, outliers=0.2),
 ]  # fmt: skip
 
 

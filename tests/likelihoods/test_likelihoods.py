@@ -1,4 +1,4 @@
-"""Tests of `bdl.likelihoods.base`, `.categorical`, `.values`, `.per_target`, `.heads` and `.losses`.
+"""Tests of `bdl.likelihoods.base`, `.categorical`, `.values`, `.contaminated`, `.per_target`, `.heads` and `.losses`.
 
 Likelihoods against torch.distributions and scipy, their gradients against autograd, and the targets they refuse.
 """
@@ -12,6 +12,7 @@ import pytest
 import scipy.stats as st
 import torch
 import torch.nn.functional as F
+from contaminated import Contaminated
 from torch import nn
 
 import bdl
@@ -22,6 +23,7 @@ from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.likelihoods import as_columns, law_note, likelihood_of, mean_loss, outputs_of
 from bdl.likelihoods.base import by_autograd
+from bdl.likelihoods.contaminated import ContaminatedNormal
 from bdl.models import MLP
 
 D64 = torch.float64
@@ -36,6 +38,10 @@ LAWS = {  # likelihood -> the frozen law of scipy for its parameters (..., k), e
     bdl.HeteroscedasticNLL(min_std=0.7): lambda a, b: st.norm(a, (b.exp() + 0.49).sqrt()),
     bdl.HeteroscedasticNLL(min_std=[0.0, 0.7]): lambda a, b: st.norm(a, (b.exp() + D64_MIN).sqrt()),
     bdl.HeteroscedasticNLL("softplus", 0.7): lambda a, b: st.norm(a, (b.exp().log1p().square() + 0.49).sqrt()),
+    bdl.HeteroscedasticNLL(outliers=0.1): lambda a, b: Contaminated(a, (b / 2).exp(), 0.1),
+    bdl.HeteroscedasticNLL("softplus", 0.7, 0.01): lambda a, b: Contaminated(
+        a, (b.exp().log1p().square() + 0.49).sqrt(), 0.01
+    ),
     bdl.StudentTNLL(5.0, scale=0.7): lambda a: st.t(5, a, 0.7),
     bdl.StudentTNLL(3.0): lambda a, b: st.t(3, a, b.exp()),
     bdl.PoissonNLL(): lambda a: st.poisson(a.exp()),
@@ -87,6 +93,29 @@ def test_means_and_gradients_are_those_of_autograd(likelihood, columns_last):
     expected_loss, expected = by_autograd(lambda o: likelihood(o, y).mean(-1), outputs)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_an_outlier_costs_and_pulls_finitely_in_float32():
+    """At z = 1e6 half of z² is 5e11, which float32 resolves to 3e4; gradients are those of an item 5 times as wide."""
+    outputs, z = torch.zeros(1, 2), torch.tensor([[1e6]])
+    loss, gradient = bdl.HeteroscedasticNLL(outliers=0.01).mean_and_gradient(outputs, z)
+    assert float(loss) == pytest.approx(-st.norm(0, 5).logpdf(1e6) - math.log(0.01), rel=1e-6)
+    torch.testing.assert_close(gradient, torch.tensor([[-1e6 / 25, 0.5 * (1 - 1e12 / 25)]]))
+
+
+def test_draws_of_a_contaminated_law_have_its_moments():
+    law = ContaminatedNormal(torch.tensor(2.0, dtype=D64), torch.tensor(3.0, dtype=D64), 0.2)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        draws = law.sample(torch.Size((200_000,)))
+    assert float(draws.mean()) == pytest.approx(2.0, abs=0.06)
+    assert float(draws.var()) == pytest.approx(float(law.variance), rel=0.03)
+
+
+@pytest.mark.parametrize("share", [-0.01, 0.5, math.nan])
+def test_the_share_of_outliers_is_below_a_half(share):
+    with pytest.raises(ConfigError, match="outliers must be a share from 0 to below 1/2"):
+        bdl.HeteroscedasticNLL(outliers=share)
 
 
 def test_labels_may_be_of_type_bool():

@@ -26,7 +26,9 @@ def gaps() -> tuple[torch.Tensor, torch.Tensor]:
     return x, y
 
 
-@pytest.mark.parametrize("of", [bdl.HeteroscedasticNLL(min_std=0.2), bdl.StudentTNLL(4.0), bdl.PoissonNLL()], ids=repr)
+@pytest.mark.parametrize(
+    "of", [bdl.HeteroscedasticNLL(min_std=0.2, outliers=0.1), bdl.StudentTNLL(4.0), bdl.PoissonNLL()], ids=repr
+)
 def test_it_is_the_sum_over_data_of_each_target_alone(of):
     _, y = gaps()
     y = y.abs().round() if of.counts else y

@@ -16,6 +16,7 @@ import toys
 from by_hand import NUMBERS_X as X
 from by_hand import NUMBERS_Y as VALUES
 from by_hand import mixture_of
+from contaminated import Contaminated
 from scipy import integrate, optimize
 from torch import nn
 from torch.func import functional_call
@@ -41,6 +42,7 @@ LAWS = {
     bdl.GaussianNLL(0.3): lambda a: st.norm(a, 0.3),
     bdl.HeteroscedasticNLL(): lambda a, b: st.norm(a, (b / 2).exp()),
     bdl.HeteroscedasticNLL("softplus"): lambda a, b: st.norm(a, b.exp().log1p()),
+    bdl.HeteroscedasticNLL(outliers=0.05): lambda a, b: Contaminated(a, (b / 2).exp(), 0.05),
     bdl.StudentTNLL(5.0): lambda a, b: st.t(5, a, b.exp()),
     bdl.PoissonNLL(): lambda a: st.poisson(a.exp()),
     bdl.NegativeBinomialNLL(): lambda a, b: st.nbinom((-b).exp(), 1 / (1 + (a + b).exp())),
