@@ -18,8 +18,6 @@ class ContaminatedNormal(Distribution):
     std: of the items that are no outliers; `stddev` is that of the whole.
     """
 
-    arg_constraints = {}
-    has_rsample = False
 
     def __init__(self, mean: Tensor, std: Tensor, share: float):
         self.location, self.std, self.share = mean, std, share

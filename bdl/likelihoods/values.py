@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -105,7 +105,7 @@ class HeteroscedasticNLL(Likelihood):
 
     link: Literal["log_var", "softplus"] = "log_var"
     min_std: float | Sequence[float] = 0.0
-    outliers: float = 0.0
+    outliers: float = field(default=0.0, metadata={"in identity": "unless default"})
     outputs: ClassVar[Outputs] = "values"
 
     def __post_init__(self) -> None:

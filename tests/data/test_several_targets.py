@@ -40,7 +40,7 @@ def test_each_target_is_standardised_by_itself_as_if_it_were_alone(tmp_path):
         assert torch.equal(both.tensors(split)[1], torch.cat([one.tensors(split)[1] for one in alone], 1))
     assert both.target_units == (*alone[0].target_units, *alone[1].target_units)  # type: ignore[misc]
     least = alone[1].loss["min_std"]
-    assert both.loss == {"_target_": "bdl.HeteroscedasticNLL", "min_std": [0.0, least]} and least > 0
+    assert both.loss == {"_target_": "bdl.HeteroscedasticNLL", "outliers": 0.01, "min_std": [0.0, least]} and least > 0
     assert "targets y, half: regression (y: 40 different numbers; half:" in str(both.overview)
     one = read_table(path, ["y"], drop=["word", "half"])
     assert one.identity() == alone[0].identity()  # a list with one name is that name

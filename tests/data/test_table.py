@@ -129,7 +129,8 @@ def test_a_file_of_version_3_is_read(tmp_path):
     old = {"task": "regression", "name": "y", "mean": target.mean, "std": target.std, "step": 0.5}
     reading = {key: value for key, value in plain["reading"].items() if key != "encoding"}
     read = TableEncoding.from_plain({**plain, "format_version": 3, "target": old, "reading": reading})
-    assert read == dataclasses.replace(encoding, reading=dataclasses.replace(encoding.reading, encoding=None))
+    without = dataclasses.replace(encoding.reading, encoding=None)
+    assert read == dataclasses.replace(encoding, reading=without, target=dataclasses.replace(target, loss={}))
     with pytest.raises(ConfigError, match="format_version is 2, and this bdl reads 3 and 4"):
         TableEncoding.from_plain({**plain, "format_version": 2})
 
@@ -270,7 +271,7 @@ def test_a_rounded_target_bounds_the_predicted_scale(tmp_path):
     assert data.target_units is not None
     assert data.loss["min_std"] * data.target_units[0][2] == pytest.approx(12**-0.5)
     assert data.loss["_target_"] == "bdl.HeteroscedasticNLL" and "4 levels" in (data.overview or "")
-    assert read_table(written(tmp_path, frame()), "y", drop=["name"]).loss == {}
+    assert "min_std" not in read_table(written(tmp_path, frame()), "y", drop=["name"]).loss
 
 
 def test_rows_without_a_target_are_left_out_and_counted(tmp_path):
