@@ -185,16 +185,14 @@ def test_a_stream_of_other_items_than_num_data_is_pointed_out(tmp_path, module_t
     assert [words in str(w.message) for w in said if w.category is BdlWarning] == [True] * (visited != 40)
 
 
-@pytest.mark.parametrize("loader, tells", [({"batch_size": 10}, True), ({"batch_size": 10, "shuffle": True}, False)])
-def test_a_run_shorter_than_an_epoch_in_a_fixed_order_is_pointed_out(tmp_path, loader, tells):
+@pytest.mark.parametrize("loader, steps, tells", [({}, 100, True), ({"shuffle": True}, 100, False), ({}, 3, False)])
+def test_a_run_shorter_than_an_epoch_in_a_fixed_order_is_pointed_out(tmp_path, loader, steps, tells):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", BdlWarning)
-        fit(tmp_path, bdl.BayesianModule, 40, 3, loader=loader)
+        fit(tmp_path, bdl.BayesianModule, 120, steps, loader={"batch_size": 1, **loader})
     words = [str(w.message) for w in said if w.category is BdlWarning]
-    told_once = (
-        "3 steps visit the first 30 items, and the posterior is that of all 40: shuffle the loader, or run longer"
-    )
-    assert words == [f"{told_once} than an epoch"] * tells
+    told_once = "100 steps visit the first 100 items, and the posterior is that of all 120: shuffle the loader, or run"
+    assert words == [f"{told_once} longer than an epoch"] * tells
 
 
 @pytest.mark.parametrize("loader", [{"batch_size": 10, "drop_last": True}, {"batch_size": 10}])
