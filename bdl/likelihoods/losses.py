@@ -161,7 +161,8 @@ def mean_note(loss: Any, outputs: Tensor, y: Any) -> str | None:
             "sigmoid itself: remove the sigmoid, if the network ends in one"
         )
     alike = isinstance(y, Tensor) and y.shape == outputs.shape and outputs.ndim == 2
-    if isinstance(loss, Likelihood) or not alike or (k := outputs.shape[1]) < 2 or law_note(loss) is not None:
+    told = name not in VALUES and law_note(loss) is not None
+    if isinstance(loss, Likelihood) or not alike or (k := outputs.shape[1]) < 2 or told:
         return None
     try:
         each = sum(float(loss(outputs[:, j : j + 1], y[:, j : j + 1])) for j in range(k))
