@@ -36,6 +36,10 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM came. What cleans up after Ctrl-C does so after this too."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came, and the error says what is kept. A script ends by it in one line, as by `Terminated`."""
+
+
 def signal_of(error: BaseException) -> int | None:
     """The number of the signal that an error stands for; None for another error."""
     if isinstance(error, Stopped):
@@ -49,7 +53,8 @@ def signal_of(error: BaseException) -> int | None:
 def terminable() -> Iterator[None]:
     """In the block SIGTERM raises `Terminated`, where it would have ended the process without a word.
 
-    From then on a script that ends by `Stopped` or `Terminated` ends with one line and 128 + the signal's number.
+    From then on a script that ends by `Stopped`, `Interrupted` or `Terminated` ends with one line and 128 + the number
+    of the signal.
     """
     _end_scripts_as_signals_do()
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -147,4 +152,4 @@ def explained(kept: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        raise (Terminated if isinstance(error, Terminated) else KeyboardInterrupt)(kept()) from None
+        raise (Terminated if isinstance(error, Terminated) else Interrupted)(kept()) from None

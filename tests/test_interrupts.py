@@ -111,6 +111,16 @@ def test_sigterm_that_a_library_swallowed_is_raised_and_explained():
             raise ValueError("Calling read(nbytes) on source failed") from None
 
 
+def test_ctrl_c_that_says_what_is_kept_ends_a_script_in_one_line():
+    """As during the report of `bdl.sample`, where the samples are kept."""
+    code = (
+        "from bdl.interrupts import explained, terminable\n"
+        "with terminable(), explained(lambda: 'all samples are kept'):\n    raise KeyboardInterrupt\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert (ran.returncode, ran.stderr) == (130, "bdl: interrupted; all samples are kept\n")
+
+
 def test_a_fork_ends_by_sigterm_as_it_always_did():
     with terminable():
         reading, writing = os.pipe()

@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 from bdl.batch import Inputs, count_items, inputs_of_call, structure
 from bdl.engine.forward import Forward, Method
 from bdl.engine.functional import named_tensors, replace_tensors
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_whole
 from bdl.frozen import (
     FrozenMode,
     Only,
@@ -82,8 +82,8 @@ class ChainStack(nn.Module):
         method: Method = "auto",
     ):
         super().__init__()
-        if type(chains) is not int or chains < 1:
-            raise ConfigError(f"chains must be a whole number of at least 1, got {chains}")
+        check_whole("chains", chains)
+        chains = int(chains)
         if isinstance(net, nn.Module):
             refuse_unstackable(net)
         fresh = start == "fresh" or start is None and only is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -72,6 +72,14 @@ def batch_size_of(loader: Any) -> int | None:
     return getattr(loader, "batch_size", None)
 
 
+def batches_of(loader: Any) -> int | None:
+    """The batches of a pass; None where the loader, or its stream of items, has no length."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
 def reader_of(module: nn.Module) -> Reader:
     """Reads the batches of a module: by its own methods, or else by those of its network, also in a stack."""
     return Reader(module, plain_net(sampled_net(module, None)))
@@ -88,7 +96,7 @@ def host_under(trainer: L.Trainer, host: Host, averages_micro_batches: bool = Fa
     shared, loader = dist.group.WORLD if trainer.world_size > 1 else None, trainer.train_dataloader
     disjoint, random = _are_disjoint(loader), drops_out(trainer.lightning_module)
     whole = isinstance(loader, TensorBatches) and disjoint and loader.batch_size == len(loader.dataset)
-    batches = len(loader) if isinstance(loader, Sized) else None
+    batches = batches_of(loader)
     return replace(
         host,
         group=host.group or shared,

@@ -37,6 +37,8 @@ OWN_STEPS = {
     "BackboneFinetuning": "Sampler(only=...) samples a part",
 }
 
+TRIAL = 100  # steps; fewer only try the code
+
 
 def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
     """Raise ConfigError for Trainer settings under which the sampler cannot work.
@@ -73,7 +75,7 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
                 f"num_data={items * elements}"
             )
     if data is not None:
-        _warn_of_a_part(loader, sampler, items)
+        _warn_of_a_part(trainer, sampler, items)
     size = batch_size_of(loader)
     if size is not None and sampler.dynamics.batch_of(items, seen := size * trainer.world_size) > seen:
         devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
@@ -84,18 +86,34 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
         )
 
 
-def _warn_of_a_part(loader: Any, sampler: Sampler, items: int) -> None:
-    """Warn once where the loader's order visits a part of the data only, or some items more often than others."""
+def _warn_of_a_part(trainer: L.Trainer, sampler: Sampler, items: int) -> None:
+    """Warn once where the run visits a part of the data only, or some items more often than others."""
+    note, remedy = _part(trainer, items)
+    note = note and f"{note}, and the posterior is that of all {items}"
+    if note and note not in sampler.notes:
+        sampler.notes.append(note)
+        warnings.warn(f"{note}: {remedy}", BdlWarning, stacklevel=3)
+
+
+def _part(trainer: Any, items: int) -> tuple[str, str]:
+    """Which items the run visits, or prefers, and a remedy; empty words where it visits all alike."""
+    loader = trainer.train_dataloader
     batches = getattr(loader, "batch_sampler", None)
     order: Any = getattr(batches, "sampler", getattr(loader, "sampler", None))
-    fair = isinstance(order, SequentialSampler | RandomSampler | DistributedSampler) or not isinstance(order, Sized)
-    if fair or len(order) >= items and not isinstance(order, WeightedRandomSampler):
-        return
-    visits = f"visits {len(order)} items" if len(order) < items else "prefers some items"
-    note = f"{type(order).__name__} {visits}, and the posterior is that of all {items}"
-    if note not in sampler.notes:
-        sampler.notes.append(note)
-        warnings.warn(f"{note}: give the loader a Subset of the data, and count its items", BdlWarning, stacklevel=3)
+    if isinstance(order, SequentialSampler):
+        steps = trainer.estimated_stepping_batches
+        visited = steps * trainer.accumulate_grad_batches * (batch_size_of(loader) or items) * trainer.world_size
+        if visited >= items or steps < TRIAL:
+            return "", ""
+        return f"{steps} steps visit the first {visited} items", "shuffle the loader, or run longer than an epoch"
+    remedy = "give the loader a Subset of the data, and count its items"
+    if isinstance(order, RandomSampler | DistributedSampler) or not isinstance(order, Sized):
+        return "", ""
+    if len(order) < items:
+        return f"{type(order).__name__} visits {len(order)} items", remedy
+    return (
+        (f"{type(order).__name__} prefers some items", remedy) if isinstance(order, WeightedRandomSampler) else ("", "")
+    )
 
 
 def elements_of(loader: Any) -> int:

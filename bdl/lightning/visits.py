@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from bdl.batch import count_targets, structure, tensors_in
 from bdl.data.loader import TensorBatches, WorkerBatches
@@ -42,7 +42,7 @@ class Visits:
         self.items: int | None = size  # of batches that are alike a step may still have more or fewer
         self._seen: tuple[int, int] | None = None  # (epoch, number) of the present batch
         self._nominal: int | None = None  # the size of the first batch
-        self._visited = 0  # items of the epoch
+        self._visited: int | None = None  # items of the epoch; None where a resumed run begins amid one
         self._first: Any = None  # the first batch of the epoch, where the loader does not say whether orders differ
 
     def see(self, batch: Any, batch_idx: int) -> int | None:
@@ -57,7 +57,7 @@ class Visits:
         if batch_idx == 0:
             self._end_epoch(batch)
         items = count_targets(batch, self._axis)
-        self._visited += items
+        self._visited = None if self._visited is None else self._visited + items
         self._nominal = self._nominal or items
         self.items = items or None
         if self.items is None and self._may_be_ragged():
@@ -79,21 +79,24 @@ class Visits:
 
     def _end_epoch(self, batch: Any) -> None:
         """Warn where the epoch that has ended visited a part of the data, and the new one begins as it did."""
-        visited, self._visited = self._visited * self.trainer.world_size, 0
+        visited, self._visited = (self._visited or 0) * self.trainer.world_size, 0
         data, order = dataset_of(self.loader), getattr(self.loader, "sampler", None)
-        shuffles = isinstance(order, RandomSampler)
+        shuffles, streams = isinstance(order, RandomSampler), isinstance(data, IterableDataset)
         items = len(data) if isinstance(data, Sized) else self.sampler.num_data
         first, self._first = self._first, None if shuffles else batch
-        if shuffles or not 0 < visited < items:
+        if shuffles or not visited or visited == items or visited > items and not streams:
             return
-        if isinstance(order, SequentialSampler) or _same(first, batch):
-            set_ones = [
-                f"{name}={value:g}" for name in LIMITS if (value := getattr(self.trainer, name)) not in (1.0, 0)
-            ]
-            by = f" under {' and '.join(set_ones)}" if set_ones else ""
+        limits = [f"{name}={value:g}" for name in LIMITS if (value := getattr(self.trainer, name)) not in (1.0, 0)]
+        by = f" under {' and '.join(limits)}" if limits else ""
+        if visited < items and (isinstance(order, SequentialSampler) or _same(first, batch)):
             self._warn(
                 f"every epoch visits the same {visited} items{by}, and the posterior is that of all {items}",
                 "shuffle the loader, or give it a Subset of the data and count its items",
+            )
+        elif streams and not limits and items != visited * _elements(batch):
+            self._warn(
+                f"an epoch of {type(data).__name__} visits {visited} items, and the posterior is that of {items}",
+                "count the items of the stream, or ignore this if other epochs have others",
             )
 
     def _may_be_ragged(self) -> bool:
@@ -107,6 +110,12 @@ class Visits:
         if note not in self.sampler.notes:
             self.sampler.notes.append(note)
             warnings.warn(f"{note}: {remedy}", BdlWarning, stacklevel=4)
+
+
+def _elements(batch: Any) -> int:
+    """The elements of an item that have a class each, such as tokens; 1 where an item has one target."""
+    tensors = list(tensors_in(batch))
+    return tensors[-1][0].numel() if tensors and not tensors[-1].is_floating_point() else 1
 
 
 def _same(one: Any, other: Any) -> bool:

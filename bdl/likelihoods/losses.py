@@ -36,11 +36,15 @@ LABELS = ("torch.nn.modules.loss.BCEWithLogitsLoss", "torch.nn.functional.binary
 SQUARE_LOSSES = ("torch.nn.modules.loss.MSELoss", "torch.nn.functional.mse_loss")
 COUNTS = ("torch.nn.modules.loss.PoissonNLLLoss", "torch.nn.functional.poisson_nll_loss")
 NORMAL = ("torch.nn.modules.loss.GaussianNLLLoss", "torch.nn.functional.gaussian_nll_loss")
-VALUES = ("torch.nn.modules.loss.L1Loss", "torch.nn.functional.l1_loss")  # losses that stand for no likelihood here
+VALUES = (
+    "torch.nn.modules.loss.L1Loss", "torch.nn.functional.l1_loss", "torch.nn.modules.loss.SmoothL1Loss",
+    "torch.nn.functional.smooth_l1_loss", "torch.nn.modules.loss.HuberLoss", "torch.nn.functional.huber_loss",
+)  # fmt: skip  # losses that stand for no likelihood here
 EXAMPLES = (  # what messages propose where a loss says nothing
     "likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for labels or bdl.HeteroscedasticNLL() for numbers"
 )
 
+ENOUGH = 10  # numbers that lie between 0 and 1 by chance in 1 of 1,000 networks at most
 NORMALISED = 1e-3  # half precision rounds a sum of probabilities so far from 1
 
 
@@ -121,6 +125,11 @@ def law_note(loss: Any) -> str | None:
             "MSELoss is the likelihood of Gaussian errors with std sqrt(1/2), or sqrt(k/2) for k outputs, whatever the "
             "data: use bdl.GaussianNLL(std)"
         )
+    if name in VALUES:
+        return (
+            f"{name.rpartition('.')[2]} is the likelihood of errors whose scale is 1, whatever the data: use "
+            "bdl.StudentTNLL(), which tolerates far values too, or bdl.HeteroscedasticNLL()"
+        )
     if getattr(loss, "label_smoothing", 0.0):
         return f"label_smoothing={loss.label_smoothing} samples the posterior of smoothed labels, not of the data"
     if getattr(loss, "weight", None) is None and getattr(loss, "pos_weight", None) is None:
@@ -131,7 +140,7 @@ def law_note(loss: Any) -> str | None:
 
 
 def mean_note(loss: Any, outputs: Tensor, y: Any) -> str | None:
-    """Why a loss that is no likelihood counts items by other weights than 1, or None.
+    """Why a loss takes the outputs for something else, or counts items by other weights than 1; or None.
 
     It counts each of the k outputs (B, k) of an item 1/k times, where it is the mean of its values for each output by
     itself, as torch's losses of numbers and labels are; or it is a mean over the items that have a label alone.
@@ -146,8 +155,14 @@ def mean_note(loss: Any, outputs: Tensor, y: Any) -> str | None:
                 f"label {left_out}, for none: the others count {1 / max(1 - share, 1e-9):.3g} times. Use "
                 f"bdl.CategoricalNLL(){remedy}, which adds nothing for these"
             )
+    if outputs_of(loss) == "labels" and outputs.numel() >= ENOUGH and bool(((outputs >= 0) & (outputs <= 1)).all()):
+        return (
+            "all outputs of the first batch lie between 0 and 1, and the loss takes logits, to which it applies a "
+            "sigmoid itself: remove the sigmoid, if the network ends in one"
+        )
     alike = isinstance(y, Tensor) and y.shape == outputs.shape and outputs.ndim == 2
-    if isinstance(loss, Likelihood) or not alike or (k := outputs.shape[1]) < 2 or law_note(loss) is not None:
+    told = name not in VALUES and law_note(loss) is not None
+    if isinstance(loss, Likelihood) or not alike or (k := outputs.shape[1]) < 2 or told:
         return None
     try:
         each = sum(float(loss(outputs[:, j : j + 1], y[:, j : j + 1])) for j in range(k))
@@ -188,6 +203,12 @@ def refuse_misfit(loss: Any, outputs: Tensor, y: Any) -> None:
             f"{name.rpartition('.')[2]} broadcasts outputs of shape {tuple(outputs.shape)} against targets of shape "
             f"{tuple(y.shape)}: give the targets the shape of the outputs, as y.unsqueeze(-1) does, or use "
             f"{'bdl.PoissonNLL()' if name in COUNTS else 'bdl.GaussianNLL(std)'}, which does so itself"
+        )
+    plain = isinstance(y, Tensor) and y.shape == outputs.shape[:-1]  # the classes are on the last axis
+    if name in LOG_PROBABILITIES and plain and bool((outputs.detach().logsumexp(-1).abs() > NORMALISED * 10).any()):
+        raise ConfigError(
+            "the loss takes log probabilities, and the network puts out numbers that are none: end it in "
+            "nn.LogSoftmax(-1), or use bdl.CategoricalNLL(), which takes logits"
         )
     if outputs_of(loss) == "logits" and outputs.ndim > 1 and outputs.is_floating_point():
         sums = outputs.detach().sum(-1)

@@ -96,6 +96,11 @@ def _constant(m: Numbers) -> Judgement | None:
     if has_learnt(m):
         return Judgement("trust", name, value, "the average has learnt from the inputs")
     why = "the chains diverged, the prior is too tight, or the inputs say nothing"
+    if m["train/constant/nll"] - m["train/bma/nll"] > SURE * m["train/constant/gain_se"]:
+        why = (
+            "training rows are predicted better than that: test rows are unlike them, as those of new groups or of a "
+            "later time are, or what the networks have learnt is noise"
+        )
     error, claim = m["test/constant/gain_se"], m["test/constant/claim"]
     if average - constant > margin(m) and average - constant > SURE * error:
         return Judgement("broken", name, value, f"the average predicts worse than a constant does: {why}")

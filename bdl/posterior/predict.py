@@ -101,7 +101,7 @@ class Posterior(StoredNetworks, Generic[P]):
         Raises StoreError without samples, if a run is given twice, or for runs of different targets (N, T, data, ...).
         """
         posterior = cls.opened(run_dirs, net, skip_bad=skip_bad, likelihood=likelihood)
-        tell_differences(posterior.target, posterior.net, likelihood)
+        tell_differences(posterior.target, posterior.net, net, likelihood)
         tell_doubt([store.run_dir for store in posterior.stores])
         return posterior
 

@@ -15,11 +15,28 @@ from bdl.identity import architecture
 from bdl.likelihoods import Likelihood, in_words, likelihood_of
 from bdl.posterior.samples import brief, first_difference
 
+COMPILED = ("_orig_mod", "module")  # what torch.compile and DataParallel call the network in them
 
-def tell_differences(target: Mapping[str, Any], net: nn.Module, given: Likelihood | None) -> None:
-    """One BdlWarning for a network or a likelihood that is not that of target.json, where it says which that is."""
-    for difference in filter(None, (of_network(target.get("model"), net), of_likelihood(target.get("loss"), given))):
+
+def tell_differences(target: Mapping[str, Any], net: nn.Module, whole: nn.Module, given: Likelihood | None) -> None:
+    """BdlWarnings for a network or a likelihood that is not that of target.json, where it says which that is.
+
+    net: the network of the samples. whole: the module that was given, which may hold it.
+    """
+    found = of_part(whole, net), of_network(target.get("model"), net), of_likelihood(target.get("loss"), given)
+    for difference in filter(None, found):
         warnings.warn(difference, BdlWarning, stacklevel=3)  # at the caller's caller
+
+
+def of_part(whole: nn.Module, net: nn.Module) -> str | None:
+    """That a network has layers around the sampled one, which predictions leave out; a LightningModule may hold it."""
+    path = next((name for name, module in whole.named_modules() if module is net), "")
+    if not path or path in COMPILED or hasattr(whole, "configure_optimizers"):
+        return None
+    return (
+        f"the run sampled {path} of {type(whole).__name__}, a {type(net).__name__}, and predictions are those of this "
+        "part alone: sample the whole, or apply the rest to the predictions"
+    )
 
 
 def of_network(model: Any, net: nn.Module) -> str | None:

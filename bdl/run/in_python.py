@@ -129,7 +129,7 @@ def sample(
     loss, schedule or setting of the sampler, of which it names the first; Stopped after Ctrl-C or SIGTERM, once the
     state is saved (uncaught, it ends a script with 130 or 143); KeyboardInterrupt with what is kept during the report.
     """
-    check_arguments(steps, keep, start, test, seed, callbacks, sampler)
+    check_arguments(steps, keep, start, test, schedule, seed, callbacks, sampler)
     thread_count(threads)
     one, dataset = built(net), checked_data(loader)
     law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}

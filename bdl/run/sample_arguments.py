@@ -12,6 +12,7 @@ from bdl.lean import L
 from bdl.lightning.callbacks import Schedule
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.samplers.clipping import Clip
+from bdl.samplers.combinations import refuse_types
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.estimator import GradientEstimator
@@ -64,7 +65,7 @@ def default_keep(steps: int) -> Keep:
 
 
 def check_arguments(
-    steps: Any, keep: Any, start: Any, test: Any, seed: Any, callbacks: Any, sampler: Mapping[str, Any]
+    steps: Any, keep: Any, start: Any, test: Any, schedule: Any, seed: Any, callbacks: Any, sampler: Mapping[str, Any]
 ) -> None:
     """Raise ConfigError for arguments that are not what `bdl.sample` takes. sampler: those for `bdl.Sampler`."""
     check_whole("steps", steps)
@@ -75,6 +76,8 @@ def check_arguments(
         raise ConfigError(f'start must be "fresh", "given" or None, got {start!r}')
     if test is not None and not isinstance(test, Iterable):
         raise ConfigError(f"test must be a loader of labelled batches, or a dict of several, got {test!r}")
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise ConfigError(f"schedule must be an object such as bdl.Schedule(lr=..., temperature=...), got {schedule!r}")
     if not isinstance(callbacks, Sequence) or not all(isinstance(each, L.Callback) for each in callbacks):
         raise ConfigError(f"callbacks must be a list of Lightning's callbacks, got {callbacks!r}")
     known = [field.name for field in fields(SamplerSettings)]
@@ -84,3 +87,5 @@ def check_arguments(
             raise ConfigError(
                 f"{name} is no argument of bdl.sample{hint}: help(bdl.Sampler) lists those of the sampler"
             )
+    made = {field.name: sampler.get(field.name, field.default) for field in fields(SamplerSettings)}
+    refuse_types(made["prior"], made["weighting"], made["exchange"], made["clip"])

@@ -25,6 +25,7 @@ from bdl.run.config import plain
 
 Target = type | Callable[..., object]  # a class, or a function that builds something
 BUILT = "built by a _target_"
+_NAMED = {True: "true", False: "false", None: "null"}  # as YAML writes them
 NAMES = {f"data.{key}" for key in ("target", "order", "group", "exposure", "weight", "split_column")}  # of columns
 SEVERAL = re.compile("a (whole number|number|word)")
 PLAIN = {  # type -> those of its values in YAML, its name in words
@@ -152,16 +153,22 @@ def fitting(key: str, value: object, wanted: object) -> Any:
     for fits in (given, _in_words(given)) if named else (given,):
         if rule.fits(fits):
             return value if fits is given else fits
-    remedy = f": write '{key}=[{given}]'" if rule.fits([given]) or rule.fits(_in_words([given])) else ""
-    raise ConfigError(f"{key} must be {rule.words}, got {given!r}{remedy}")
+    raise ConfigError(f"{key} must be {rule.words}, got {given!r}{_remedy(key, given, rule)}")
+
+
+def _remedy(key: str, given: Any, rule: Rule) -> str:
+    """What to write in the place of a value that lacks its brackets, or its quotes."""
+    if given is None:
+        named = f""": write '{key}="null"' for the column null""" if key in NAMES and rule.fits("null") else ""
+        return named or (f": write '{key}=[]' for none" if rule.fits([]) else "")
+    return f": write '{key}=[{given}]'" if rule.fits([given]) or rule.fits(_in_words([given])) else ""
 
 
 def _in_words(value: Any) -> Any:
-    """A number as a word, and so each of a list, with truth values and null as YAML writes them."""
+    """A number or a truth value as a word, and so each of a list, with null as YAML writes it."""
     if isinstance(value, list):
-        named = {True: "true", False: "false", None: "null"}
-        return [named[each] if each is None or isinstance(each, bool) else _in_words(each) for each in value]
-    return str(value) if type(value) in (int, float) else value
+        return [_NAMED[None] if each is None else _in_words(each) for each in value]
+    return _NAMED[value] if isinstance(value, bool) else str(value) if type(value) in (int, float) else value
 
 
 def rule_of(wanted: object) -> Rule:

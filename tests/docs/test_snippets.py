@@ -69,6 +69,13 @@ def test_words_with_brackets_are_quoted():
     assert [line for line in lines if set(line) & set("[]")] == []
 
 
+def test_all_commands_on_one_table_say_what_its_texts_are():
+    """A column with another text in every row is refused: who follows the pages has one houses.csv."""
+    trained = [c for page in PAGES for block in blocks(page, "bash") for c in commands_of(block) if options(c, "train")]
+    of_houses = [" ".join(command) for command in trained if "data.path=houses.csv" in command]
+    assert len(of_houses) > 5 and [c for c in of_houses if "data.id=[address]" not in c] == []
+
+
 def test_commands_of_the_site_fit_into_a_window_of_1280_pixels():
     pages = [page for page in PAGES if page.parent.name == "docs"]
     lines = [(page.name, line) for page in pages for block in blocks(page, "bash") for line in block.code.splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import toys
@@ -9,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods import refuse_misfit
 from bdl.posterior.store import SampleStore
 from bdl.schedules import EveryStep
@@ -38,6 +39,30 @@ def test_probabilities_are_no_logits(tmp_path, loss, chains):
     with pytest.raises(ConfigError, match="remove the softmax at the end of the network"):
         call(tmp_path, nn.Sequential(nn.Linear(3, 3), nn.Softmax(-1)), loss, Y, chains)
     call(tmp_path, nn.Sequential(nn.Linear(3, 3), nn.LogSoftmax(-1)), loss, Y, chains)  # its softmax is the same
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+def test_logits_are_no_log_probabilities(tmp_path, chains):
+    with pytest.raises(ConfigError, match=r"the loss takes log probabilities.* end it in nn.LogSoftmax\(-1\), or use"):
+        call(tmp_path, nn.Sequential(nn.Linear(3, 3)), nn.NLLLoss(), Y, chains)
+    call(tmp_path, nn.Sequential(nn.Linear(3, 3), nn.LogSoftmax(-1)), nn.NLLLoss(), Y, chains)
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+@pytest.mark.parametrize("loss", [nn.BCEWithLogitsLoss(), bdl.BernoulliNLL()])
+def test_a_sigmoid_before_that_of_the_loss_is_pointed_out(tmp_path, loss, chains):
+    with pytest.warns(BdlWarning, match="all outputs of the first batch lie between 0 and 1.*remove the sigmoid"):
+        call(tmp_path, nn.Sequential(nn.Linear(3, 1), nn.Sigmoid()), loss, (Y[:, None] > 0).float(), chains)
+
+
+@pytest.mark.parametrize("loss", [nn.L1Loss(), nn.SmoothL1Loss(), nn.HuberLoss(), nn.functional.huber_loss])
+def test_losses_with_a_scale_of_their_own_are_pointed_out(tmp_path, loss):
+    with pytest.warns(BdlWarning, match="is the likelihood of errors whose scale is 1, whatever the data: use bdl.Stu"):
+        call(tmp_path, nn.Sequential(nn.Linear(3, 1)), loss, X[:, :1])
+
+
+def test_numbers_of_chains_may_be_numpys(tmp_path):
+    assert call(tmp_path, toys.plain(), None, Y, np.int64(2)).samples == 2 * 2
 
 
 def test_logits_of_one_sign_and_likelihoods_of_numbers_pass():

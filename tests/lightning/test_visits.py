@@ -10,7 +10,7 @@ import lightning as L
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 import bdl
 from bdl.errors import BdlWarning
@@ -154,6 +154,45 @@ def test_epochs_that_visit_the_same_part_are_pointed_out_once(tmp_path, module_t
     with pytest.warns(BdlWarning, match=f"every epoch visits the same {seen} items.* of all 40: ") as said:
         fit(tmp_path, module_type, 40, 9, loader=loader, **trainer)
     assert told(said) == 1
+
+
+class Stream(IterableDataset):
+    """Items in a new order each time, and no length."""
+
+    def __init__(self, visited):
+        self.visited, self.tensors = visited, tensors(40)
+
+    def __iter__(self):
+        x, y = self.tensors
+        return ((x[i], y[i]) for i in torch.randperm(self.visited).tolist())
+
+
+class Counted(Stream):
+    """A stream that says how many items there are."""
+
+    def __len__(self):
+        return 40
+
+
+@pytest.mark.parametrize("module_type", [bdl.BayesianModule, Own])
+@pytest.mark.parametrize("data, visited", [(Stream, 20), (Stream, 40), (Counted, 20)])
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset")
+def test_a_stream_of_other_items_than_num_data_is_pointed_out(tmp_path, module_type, data, visited):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", BdlWarning)
+        fit(tmp_path, module_type, 40, 9, dataset=data(visited))
+    words = f"an epoch of {data.__name__} visits {visited} items, and the posterior is that of 40"
+    assert [words in str(w.message) for w in said if w.category is BdlWarning] == [True] * (visited != 40)
+
+
+@pytest.mark.parametrize("loader, steps, tells", [({}, 100, True), ({"shuffle": True}, 100, False), ({}, 3, False)])
+def test_a_run_shorter_than_an_epoch_in_a_fixed_order_is_pointed_out(tmp_path, loader, steps, tells):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", BdlWarning)
+        fit(tmp_path, bdl.BayesianModule, 120, steps, loader={"batch_size": 1, **loader})
+    words = [str(w.message) for w in said if w.category is BdlWarning]
+    told_once = "100 steps visit the first 100 items, and the posterior is that of all 120: shuffle the loader, or run"
+    assert words == [f"{told_once} longer than an epoch"] * tells
 
 
 @pytest.mark.parametrize("loader", [{"batch_size": 10, "drop_last": True}, {"batch_size": 10}])

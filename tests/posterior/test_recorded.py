@@ -85,9 +85,15 @@ def test_load_says_so(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bdl.Posterior.load(tmp_path, TANH)
+        bdl.Posterior.load(tmp_path, bdl.BayesianModule(TANH, bdl.Sampler))
+        bdl.Posterior.load(tmp_path, bdl.ChainStack(TANH, 2))
     relu = net(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
     with pytest.warns(bdl.BdlWarning, match="Tanh at 1, and this one has ReLU: pass the net") as said:
         bdl.Posterior.load(tmp_path, relu)
     assert [w.filename for w in said] == [__file__]
+    with pytest.warns(
+        bdl.BdlWarning, match="the run sampled 0 of Sequential, a Sequential, and predictions are those of"
+    ):
+        bdl.Posterior.load(tmp_path, net(TANH, nn.ReLU()))
     with pytest.warns(bdl.BdlWarning, match="leave likelihood= out"):
         bdl.Posterior.load(tmp_path, TANH, likelihood=bdl.GaussianNLL(0.1))

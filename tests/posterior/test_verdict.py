@@ -116,6 +116,14 @@ def test_few_items_neither_condemn_nor_hide_a_worse_average():
     assert of(**worse | {"test__constant__claim": 0.001}, test__items=40).outcome == "not known"  # it claims nothing
 
 
+def test_an_average_that_knows_its_training_rows_is_told_of_other_test_rows():
+    worse = {"test__bma__nll": 1.9, "test__constant__gain_se": 0.02, "test__constant__claim": 0.15, "test__items": 4000}
+    learnt = {"train__bma__nll": 1.0, "train__constant__nll": 1.4, "train__constant__gain_se": 0.05}
+    assert "the inputs say nothing" in of(**worse).line and "test rows are unlike" not in of(**worse).line
+    assert "test rows are unlike" in of(**worse, **learnt).line
+    assert "the inputs say nothing" in of(**worse, **learnt | {"train__bma__nll": 1.35}).line
+
+
 def test_an_average_meets_the_constant_that_has_seen_test_data():
     assert of(test__bma__nll=1.58, test__constant__least=1.57).outcome == "not known"
     assert of(test__bma__nll=1.55, test__constant__least=1.57).outcome == "trust"

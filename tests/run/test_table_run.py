@@ -429,6 +429,9 @@ REFUSED = {
         "model.hidden must be \"auto\" or a list of whole numbers from 1 to 1,000,000, got [4, 'many']",
     ),
     "list": ("data.drop=key", "data.drop must be a list of words, got 'key': write 'data.drop=[key]'"),
+    "no list": ("data.drop=null", "data.drop must be a list of words, got None: write 'data.drop=[]' for none"),
+    "null": ("data.target=null", """got None: write 'data.target="null"' for the column null"""),
+    "true": ("data.target=true", "data.target='\"true\"': table.csv has no such column"),
     "images": ("model=resnet20", "does not take inputs of shape (10,): choose another"),
 }
 
