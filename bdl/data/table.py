@@ -82,9 +82,10 @@ class TableDataModule(TensorDataModule):
         loss: str | None = None,
         **batching: Unpack[Batching],
     ):
-        place, files, of_run = locate(path).name, split.files(path), reading.of_file(path)
+        place, files = locate(path).name, split.files(path)
         places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
-        readings = {s: of_run if s == "train" else reading for s in files}  # each file has an encoding of its own
+        readings = {s: reading.of_file(p, key) for s, (key, p) in files.items()}  # each has an encoding of its own
+        of_run = readings["train"]
         frames = {s: readings[s].read(p, key, columns.written(split)) for s, (key, p) in files.items()}
         columns.check(frames["train"], split, place)
         of_run = _with_units(of_run, frames["train"], columns, split)

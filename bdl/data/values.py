@@ -24,6 +24,7 @@ MANY_DIGITS = r"[+-]?[0-9]{16,300}"  # float64 does not have all of these number
 HINTS = {
     r"[+-]?\d{1,3}(,\d{3})+": "set data.thousands=comma if its commas stand between thousands, data.decimal=comma if "
     "they begin decimals",
+    r"[+-]?\d{1,3}(,\d{3})+\.\d+": "set data.thousands=comma",
     r"[+-]?\d{1,3}(\.\d{3})+": "set data.thousands=point if its points stand between thousands, data.decimal=point if "
     "they begin decimals",
     r"[+-]?\d{1,3}(\s\d{3})+([.,]\d+)?": "set data.thousands=space",
