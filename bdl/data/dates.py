@@ -34,6 +34,7 @@ CIRCLES = {"month": 12, "weekday": 7, "hour": 24}  # parts that begin again afte
 DROP = "data.drop={columns} leaves this out"
 WAYS = f"write all in one way, such as 2020-04-03 10:30, 03.04.2020, 18:00 or 6 pm; or {DROP}"
 EPOCH = pd.Timestamp(0).as_unit("s")  # in nanoseconds, pandas refuses years beyond 2262, such as 9999
+LOOK = 100  # fields that tell whether a column is worth a look at all
 NEXT = 2035  # years of two digits that begin with this one may be those of the century before
 
 
@@ -86,6 +87,9 @@ def holds_dates(values: Series) -> bool:
     if numeric and not 19000101 <= present.iloc[0] <= 20991231:  # most columns of numbers end here
         return False
     if numeric and not (present.between(19000101, 20991231) & (present % 1 == 0)).all():
+        return False
+    some = as_texts(present.iloc[:: 1 + len(present) // LOOK])  # tells of nearly every column that it has no dates
+    if not numeric and sum(DATE.fullmatch(text) is not None for text in some) < len(some) / 2:
         return False
     counts = as_texts(present).value_counts()
     return counts[[DATE.fullmatch(text) is not None for text in counts.index]].sum() >= 0.9 * len(present)

@@ -79,6 +79,8 @@ def is_text(values: Series) -> Series:
     """(n,) whether a value is a text."""
     if pd.api.types.is_numeric_dtype(values):
         return pd.Series(False, values.index)
+    if isinstance(values.dtype, pd.StringDtype):
+        return values.notna()
     return values.map(lambda value: isinstance(value, str)).astype(bool)
 
 
@@ -104,7 +106,7 @@ def as_texts(values: Series) -> Series:
     ['1', '2.5', 'A1', 'True']
     """
     if values.empty or pd.api.types.infer_dtype(values) != "string":
-        return values.astype(object).map(_as_text, na_action="ignore")
+        return values.astype(object).map(_as_text, na_action="ignore").astype(object)  # gaps alone would be floats
     codes, distinct = pd.factorize(values)  # a category stands in many rows, and is written once
     texts = pd.Series([*map(_as_text, distinct), np.nan])
     return texts.iloc[codes].set_axis(values.index).rename(values.name)  # a gap has the code -1
@@ -137,7 +139,7 @@ def number_hint(values: Series) -> str | None:
     """
     if pd.api.types.is_numeric_dtype(values):
         return None
-    texts = values[is_text(values)].astype("str").str.strip()
-    if texts.empty:
+    texts = {text.strip() for text in values[is_text(values)].unique()}
+    if not texts:
         return None
-    return next((hint for pattern, hint in HINTS.items() if texts.str.fullmatch(pattern).all()), None)
+    return next((hint for pattern, hint in HINTS.items() if all(re.fullmatch(pattern, t) for t in texts)), None)

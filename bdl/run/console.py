@@ -26,6 +26,7 @@ EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}
 TRACEBACK = "Traceback (most recent call last)"
 LACKING = re.compile("is not in struct|Could not delete from config|is no key of (this command|the \\w+ that was)")
 LINES = 10  # the most lines of progress where there is no terminal
+SILENT = 10.0  # seconds after which a log file has a first line
 
 
 def one_line(error: BaseException) -> str:
@@ -148,9 +149,10 @@ def one_line_errors(report: Callable[[str], None] = _print_error, kept: str = CO
 
 
 class WorkProgress:
-    """Shows the share that is done and the remaining time: a bar on a terminal, up to 10 lines in a log file.
+    """Shows the share that is done and the remaining time: a bar on a terminal, up to 11 lines in a log file.
 
-    It shows nothing of work that ends sooner than `seconds`.
+    The first of these comes after ten seconds, however small the share is. Work that ends sooner than `seconds` shows
+    nothing.
 
         with WorkProgress("evaluating") as progress:
             posterior.evaluate_all(loaders, progress)
@@ -161,7 +163,7 @@ class WorkProgress:
     """
 
     def __init__(self, name: str, seconds: float = 2.0):
-        self.name, self.seconds, self._lines = name, seconds, 0
+        self.name, self.seconds, self._lines = name, seconds, -1
 
     def __enter__(self) -> WorkProgress:
         from rich import progress as rich  # slow to import
@@ -180,7 +182,7 @@ class WorkProgress:
         if self._bar.console.is_terminal:
             self._bar.update(self._task, completed=done, total=total)
             self._bar.start()  # does nothing if the bar has started
-        elif (line := LINES * done // total) > self._lines:
+        elif (line := LINES * done // total) > max(self._lines, 0) or self._lines < 0 and seconds >= SILENT:
             self._lines = line
             left = seconds / done * (total - done)
             print(f"{self.name}: {done / total:.0%}, {seconds:.0f} s, {left:.0f} s left", flush=True)
