@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 
 from bdl.data.kinds import NumberColumn, Refused, with_gaps
 from bdl.data.values import Frame, Series, as_texts
+from bdl.errors import BdlWarning
 
 MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 DATE = re.compile(
@@ -58,6 +60,10 @@ class DateColumn:
         """Raises Refused for dates in several formats or time zones, and for those that do not tell day from month."""
         format, zone = find_format(values, day_first)
         dates = parse(values, format, zone)
+        if "%y" in format:
+            years = f"{dates.dt.year.min():.0f} to {dates.dt.year.max():.0f}"
+            line = f"{values.name} has years of two digits, which are read as {years}: write four where that is wrong"
+            warnings.warn(line, BdlWarning, 2)
         fill = dates.quantile(0.5, interpolation="higher")
         parts = parts_of(dates.fillna(fill))
         varied = [NumberColumn.learn(parts[name]) for name in parts if parts[name].nunique() > 1]
