@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import warnings
 from collections import Counter
@@ -24,7 +23,7 @@ from bdl.data.number_columns import number_columns
 from bdl.data.signs import Signs, fitting_signs, warn_of_thousands
 from bdl.data.text_encoding import UTF8, guess_encoding, python_name, warn_of_utf8
 from bdl.data.units import Way, learn_way, numbers_of
-from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, with_numbers
+from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, nearest_name, with_numbers
 from bdl.disk.files import is_on_disk
 from bdl.errors import BdlWarning, ConfigError
 from bdl.interrupts import interruptible
@@ -236,15 +235,19 @@ def locate(path: str | Path) -> Path:
 
 def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) -> None:
     """Raise ConfigError unless the table has all these columns. key: begins the line, `data.drop=` or `input: `."""
-    present = frame.columns
-    absent = [column for column in columns if column not in present]
+    asked, present = list(columns), list(frame.columns)
+    absent = [column for column in asked if column not in present]
     if absent:
-        lowered = {column.lower(): column for column in frame.columns}
-        near = difflib.get_close_matches(absent[0].lower(), lowered, 1)
-        hint = f"did you mean {lowered[near[0]]}?" if near else f"it has {brief_list(list(frame.columns))}"
-        named = f"{key}{brief_list(absent)}"
+        near = {column: nearest_name(column, present) for column in absent}
+        found = [near.get(column) or column for column in asked]
+        hint, named = f"it has {brief_list(present)}", f"{key}{brief_list(absent)}"
         if key.endswith("="):
             named = override(key[:-1], absent if len(absent) > 1 else absent[0])
+        if all(near.values()):
+            meant = (
+                override(key[:-1], found if len(found) > 1 else found[0]) if key.endswith("=") else brief_list(found)
+            )
+            hint = f"did you mean {meant}?"
         raise ConfigError(f"{named}: {place} has no such column{'s' if len(absent) > 1 else ''}; {hint}")
 
 

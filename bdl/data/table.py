@@ -277,7 +277,12 @@ def read_table(
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
     id, drop, categorical, missing = ([str(word) for word in _listed(w)] for w in (id, drop, categorical, missing))
-    lags = lags and {column: _listed(rows) for column, rows in lags.items()}
+    lags = lags and {str(column): _listed(rows) for column, rows in lags.items()}
+    names = [str(name) for name in _listed(target)]  # Hydra makes a number of 2020
+    target = names[0] if [target] == _listed(target) else names
+    exposure, weight, split_column, order, group = (
+        name if name is None else str(name) for name in (exposure, weight, split_column, order, group)
+    )
     columns = Columns(target, task, id, drop, categorical, max_levels, lags, exposure, weight, select)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
     files = test_path, val_path, all_rows

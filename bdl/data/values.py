@@ -1,9 +1,10 @@
-"""The values of a table's columns: which texts are numbers, and one way of writing each category."""
+"""The values of a table's columns, which of their texts are numbers, one way of writing each category, and names."""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -143,3 +144,20 @@ def number_hint(values: Series) -> str | None:
     if not texts:
         return None
     return next((hint for pattern, hint in HINTS.items() if all(re.fullmatch(pattern, t) for t in texts)), None)
+
+
+def nearest_name(name: str, columns: Sequence[str]) -> str | None:
+    """The column that is meant by a name: one that YAML or Hydra reads as the same number, or one spelt nearly so."""
+    alike = [column for column in columns if _as_value(column) == _as_value(name)]
+    if alike:
+        return alike[0]
+    lowered = {column.lower(): column for column in columns}
+    near = difflib.get_close_matches(name.lower(), lowered, 1)
+    return lowered[near[0]] if near else None
+
+
+def _as_value(name: str) -> float | str:
+    try:
+        return float(name)
+    except ValueError:
+        return "none" if name == "null" else name.lower()

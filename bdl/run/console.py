@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 from hydra.errors import InstantiationException, OverrideParseException
 
+from bdl.advice import override
 from bdl.errors import BdlError, Stopped, printable, without_advice
 from bdl.interrupts import line_of, signal_of
 from bdl.run.config import config_folder
@@ -29,6 +30,20 @@ LINES = 10  # the most lines of progress where there is no terminal
 SILENT = 10.0  # seconds after which a log file has a first line
 
 
+def quoted(word: str) -> str:
+    """`key=value` as bash and Hydra take it, where the value is one word or a list of words without signs of Hydra's.
+
+    >>> print(quoted("drop=[größe (m²),b]"), quoted("target={a=b"))
+    drop=['"größe (m²)"',b] 'key="value"'
+    """
+    key, _, value = word.partition("=")
+    listed = re.fullmatch(r"\[(.*)\]", value)
+    text = listed[1] if listed else value
+    if not text.strip() or re.search(r"[\[\]{}\"'\\]", text) or "," in value and not listed:
+        return "'key=\"value\"'"
+    return override(key, [part.strip() for part in text.split(",")] if listed else text)
+
+
 def one_line(error: BaseException) -> str:
     """The error as one line of text, multi-line messages of Hydra and OmegaConf included."""
     cause: BaseException = error
@@ -39,7 +54,7 @@ def one_line(error: BaseException) -> str:
         word = cause.override
         if "=" not in word:
             return f"{word} has no key: write key=value"
-        return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"
+        return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, {quoted(word)}"
     if isinstance(cause, RecursionError):
         return (
             "a value or a file of the configuration is nested too deep: write it with fewer brackets inside each other"
@@ -51,6 +66,12 @@ def one_line(error: BaseException) -> str:
         asked = f" for {int(found[1]) / 2**30:,.1f} GiB at once" if (found := ALLOCATED.search(text)) else ""
         return (
             f"there is no memory{asked}: take fewer chains (chains=1), smaller layers or batches, or a larger machine"
+        )
+    if ambiguous := re.match(r"Ambiguous value for argument '([^=]+)=(.*?)' 1\.", text):
+        key, value = ambiguous.groups()
+        return (
+            f"{key}={value} may be a list or one word: {override(key, value.split(','))} is a list, "
+            f"{override(key, value)} one word; -m makes a run of each"
         )
     for plugin, extra in EXTRAS.items():
         if f"Could not find '{plugin}" in text:
