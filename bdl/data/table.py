@@ -22,6 +22,7 @@ from bdl.data.kinds import of_each
 from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.missing_codes import warn_of_codes
+from bdl.data.odd_values import warn_of_odd_values
 from bdl.data.repeated import warn_of_repeated
 from bdl.data.sparse import with_few_inputs
 from bdl.data.table_encoding import TableEncoding, checksum
@@ -104,6 +105,7 @@ class TableDataModule(TensorDataModule):
         names = columns.inputs(rows["train"].columns, split)
         numbers = [name for name in (*columns.targets, *names) if name not in columns.categorical]
         warn_of_codes(frames["train"], numbers, reading.missing, place, reading.day_first)
+        warn_of_odd_values(frames["train"], [*columns.targets, *names], place)
         del frames  # the tables' columns are let go one by one
         warn_of_groups(rows, columns, split, place)
         warn_of_copies(rows["train"], columns.targets, names, place)
