@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 
 from bdl.data.kinds import NumberColumn, Refused, with_gaps
 from bdl.data.values import Frame, Series, as_texts
+from bdl.errors import BdlWarning
 
 MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 DATE = re.compile(
@@ -34,6 +36,7 @@ CIRCLES = {"month": 12, "weekday": 7, "hour": 24}  # parts that begin again afte
 DROP = "data.drop={columns} leaves this out"
 WAYS = f"write all in one way, such as 2020-04-03 10:30, 03.04.2020, 18:00 or 6 pm; or {DROP}"
 EPOCH = pd.Timestamp(0).as_unit("s")  # in nanoseconds, pandas refuses years beyond 2262, such as 9999
+LOOK = 100  # fields that tell whether a column is worth a look at all
 NEXT = 2035  # years of two digits that begin with this one may be those of the century before
 
 
@@ -57,6 +60,10 @@ class DateColumn:
         """Raises Refused for dates in several formats or time zones, and for those that do not tell day from month."""
         format, zone = find_format(values, day_first)
         dates = parse(values, format, zone)
+        if "%y" in format:
+            years = f"{dates.dt.year.min():.0f} to {dates.dt.year.max():.0f}"
+            line = f"{values.name} has years of two digits, which are read as {years}: write four where that is wrong"
+            warnings.warn(line, BdlWarning, 2)
         fill = dates.quantile(0.5, interpolation="higher")
         parts = parts_of(dates.fillna(fill))
         varied = [NumberColumn.learn(parts[name]) for name in parts if parts[name].nunique() > 1]
@@ -86,6 +93,9 @@ def holds_dates(values: Series) -> bool:
     if numeric and not 19000101 <= present.iloc[0] <= 20991231:  # most columns of numbers end here
         return False
     if numeric and not (present.between(19000101, 20991231) & (present % 1 == 0)).all():
+        return False
+    some = as_texts(present.iloc[:: 1 + len(present) // LOOK])  # tells of nearly every column that it has no dates
+    if not numeric and sum(DATE.fullmatch(text) is not None for text in some) < len(some) / 2:
         return False
     counts = as_texts(present).value_counts()
     return counts[[DATE.fullmatch(text) is not None for text in counts.index]].sum() >= 0.9 * len(present)

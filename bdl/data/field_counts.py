@@ -15,13 +15,15 @@ import pandas as pd
 from bdl.disk.files import open_regular
 from bdl.errors import ConfigError
 
-COMMENTS = ("#", "%", "//", "sep=")
+COMMENTS = ("#", "%", "//")
 
 
 def refuse_comment(path: Path, name: str, encoding: str, separator: str) -> None:
     """Raise ConfigError where the first line is a comment: the rows after it have another number of fields."""
-    line, first = next(_rows(path, encoding, separator), (0, [""]))
-    if first[0].strip().startswith(COMMENTS) and len(first) != _fields_of_most(path, encoding, separator):
+    line, first = next(rows_of(path, encoding, separator), (0, [""]))
+    start = first[0].strip()
+    for_excel = start.startswith("sep=") and not start[4:].isalnum()
+    if for_excel or start.startswith(COMMENTS) and len(first) != _fields_of_most(path, encoding, separator):
         raise ConfigError(
             f"{name} begins with a comment in line {line}, {','.join(first)[:40]!r}: remove such lines, the first one "
             "names the columns"
@@ -29,13 +31,13 @@ def refuse_comment(path: Path, name: str, encoding: str, separator: str) -> None
 
 
 def _fields_of_most(path: Path, encoding: str, separator: str) -> int:
-    first = [len(row) for _, row in itertools.islice(_rows(path, encoding, separator), 50)]
+    first = [len(row) for _, row in itertools.islice(rows_of(path, encoding, separator), 50)]
     return max(first, key=first.count)
 
 
 def refuse_ragged(path: Path, name: str, encoding: str, separator: str) -> None:
     """Raise ConfigError where a row has more or fewer fields than the header, with both counts and the line."""
-    rows = _rows(path, encoding, separator)
+    rows = rows_of(path, encoding, separator)
     _, header = next(rows, (0, []))
     wrong = [(line, len(row), row[-1]) for line, row in rows if len(row) != len(header)]
     if not wrong:
@@ -63,7 +65,7 @@ def telling_counts(path: Path, name: str, encoding: str, separator: str) -> Iter
         raise
 
 
-def _rows(path: Path, encoding: str, separator: str) -> Iterator[tuple[int, Sequence[str]]]:
+def rows_of(path: Path, encoding: str, separator: str) -> Iterator[tuple[int, Sequence[str]]]:
     """The line on which each row begins, and its fields. Empty lines are no rows."""
     csv.field_size_limit(sys.maxsize)
     with open_regular(path) as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import warnings
 from collections import Counter
@@ -21,9 +20,10 @@ import pandas as pd
 from bdl.advice import override
 from bdl.data.field_counts import refuse_comment, refuse_ragged, telling_counts
 from bdl.data.number_columns import number_columns
+from bdl.data.signs import Signs, fitting_signs, warn_of_thousands
 from bdl.data.text_encoding import UTF8, guess_encoding, python_name, warn_of_utf8
 from bdl.data.units import Way, learn_way, numbers_of
-from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, with_numbers
+from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, nearest_name, with_numbers
 from bdl.disk.files import is_on_disk
 from bdl.errors import BdlWarning, ConfigError
 from bdl.interrupts import interruptible
@@ -91,17 +91,25 @@ class Reading:
         """
         name = override(key, str(path))
         with self._file(path, name) as place:
-            frame = _read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name, text)
+            if self.format == "parquet":
+                fit, frame = self, _read_parquet(place)
+            else:
+                encoding = self._encoding_of(place, key, name)
+                fit = self._fitting(place, encoding, name, key == "input")
+                frame = fit._read_csv(place, encoding, name, text)
         names = [str(column).strip() for column in frame.columns]
         if doubled := [column for column, count in Counter(names).items() if count > 1]:
             raise ConfigError(f"{name} has two columns with the name {doubled[0]!r}: rename one of them")
         frame.columns = names
         if frame.empty:
             raise ConfigError(f"{name} has column names and no rows: give a table with rows")
-        thousands = None if self.thousands == "none" else BETWEEN.get(self.thousands, re.escape(self.thousands))
-        signs = (SIGNS.get(self.decimal, self.decimal), thousands) if self.format == "csv" else (".", None)
+        thousands = None if fit.thousands == "none" else BETWEEN.get(fit.thousands, re.escape(fit.thousands))
+        signs = (SIGNS.get(fit.decimal, fit.decimal), thousands) if self.format == "csv" else (".", None)
         frame = with_numbers(frame, text, *signs)
         if key == "data.path":
+            if self.format == "csv" and fit.separator not in ("comma", ",") and fit.thousands == "none":
+                signs = Signs(fit.separator, fit.decimal, fit.thousands)
+                warn_of_thousands(frame, place, name, python_name(fit.encoding or UTF8), signs, [*GAPS, *self.missing])
             own = [name for name, _ in map(_parted, self.missing) if name]
             require_columns(frame, own, "data.missing names ", place.name)
         return _without_row_numbers(self.with_gaps(frame), name)
@@ -130,18 +138,14 @@ class Reading:
         found = {name: learn_way(frame[name], name in targets, signs) for name in names}
         return dataclasses.replace(self, units={name: way for name, way in found.items() if way is not None})
 
-    def _read_csv(self, path: Path, key: str, name: str, text: Collection[str]) -> Frame:
+    def _read_csv(self, path: Path, encoding: str, name: str, text: Collection[str]) -> Frame:
         """Columns of plain numbers, and all fields of the others as texts without blanks around them; NaN for gaps."""
         separator = SIGNS.get(self.separator, self.separator)
-        encoding = self._encoding_of(path, key, name)
         read = partial(
             pd.read_csv, path, sep=separator, header=None, encoding=encoding, skipinitialspace=separator != "\t"
         )
         read_texts = partial(read, dtype="str", na_filter=False)
         header = read_texts(nrows=1)  # first, because rows under another separator may have any number of fields
-        refuse_comment(path, name, encoding, separator)
-        if header.shape[1] == 1:
-            self._refuse_one_column(header.iloc[0, 0], key, name)
         names, gaps = [str(field).strip() for field in header.iloc[0]], [*GAPS, *self.missing]
         columns: dict[int, Any] = {}
         if self.thousands == "none":  # pandas takes the sign of thousands anywhere between digits
@@ -165,12 +169,20 @@ class Reading:
         return frame
 
     def of_file(self, path: str | Path, key: str = "data.path") -> Reading:
-        """The same, with the encoding of this file if none is given. Warns as `guess_encoding`; raises as `read`."""
+        """The same, with the encoding and the signs of this file. Warns as `guess_encoding`; raises as `read`."""
         name = override(key, str(path))
         with self._file(path, name) as place:
-            if self.format != "csv" or self.encoding is not None:
+            if self.format != "csv":
                 return self
-            return dataclasses.replace(self, encoding=guess_encoding(place, name))
+            encoding = self.encoding or guess_encoding(place, name)
+            return dataclasses.replace(self, encoding=encoding)._fitting(place, python_name(encoding), name)
+
+    def _fitting(self, path: Path, encoding: str, name: str, of_run: bool = False) -> Reading:
+        """The same, with signs that fit the file, see `fitting_signs`."""
+        signs = Signs(self.separator, self.decimal, self.thousands)
+        refuse_comment(path, name, encoding, SIGNS.get(self.separator, self.separator))
+        fit = fitting_signs(path, name, encoding, signs, [*GAPS, *self.missing], of_run)
+        return self if fit is signs else dataclasses.replace(self, **fit._asdict())
 
     @contextmanager
     def _file(self, path: str | Path, name: str) -> Iterator[Path]:
@@ -212,22 +224,6 @@ class Reading:
             warn_of_utf8(path, name, self.encoding)
         return encoding
 
-    def _refuse_one_column(self, header: str, key: str, name: str) -> None:
-        """Raise ConfigError; but rows to predict may have one column, the only input of a run."""
-        signs = (sign for sign, text in SIGNS.items() if text in header and sign not in (self.separator, "point"))
-        sign = next(signs, None)
-        if key == "input":
-            if sign in (None, "space"):
-                return
-            raise ConfigError(
-                f"{name} is separated by {sign}, and the table of the run by {self.separator}: save it with the "
-                "separator and the decimal point of that table"
-            )
-        remedy = "a table has a target and at least one more column; data.separator names the sign between them"
-        if sign is not None:
-            remedy = f"its header holds another sign that separates: set data.separator={sign}"
-        raise ConfigError(f"{name} has one column only under {override('data.separator', self.separator)}; {remedy}")
-
 
 def locate(path: str | Path) -> Path:
     """The file of a path; `package:airfoil.csv` is a file that bdl brings along."""
@@ -239,15 +235,19 @@ def locate(path: str | Path) -> Path:
 
 def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) -> None:
     """Raise ConfigError unless the table has all these columns. key: begins the line, `data.drop=` or `input: `."""
-    present = frame.columns
-    absent = [column for column in columns if column not in present]
+    asked, present = list(columns), list(frame.columns)
+    absent = [column for column in asked if column not in present]
     if absent:
-        lowered = {column.lower(): column for column in frame.columns}
-        near = difflib.get_close_matches(absent[0].lower(), lowered, 1)
-        hint = f"did you mean {lowered[near[0]]}?" if near else f"it has {brief_list(list(frame.columns))}"
-        named = f"{key}{brief_list(absent)}"
+        near = {column: nearest_name(column, present) for column in absent}
+        found = [near.get(column) or column for column in asked]
+        hint, named = f"it has {brief_list(present)}", f"{key}{brief_list(absent)}"
         if key.endswith("="):
             named = override(key[:-1], absent if len(absent) > 1 else absent[0])
+        if all(near.values()):
+            meant = (
+                override(key[:-1], found if len(found) > 1 else found[0]) if key.endswith("=") else brief_list(found)
+            )
+            hint = f"did you mean {meant}?"
         raise ConfigError(f"{named}: {place} has no such column{'s' if len(absent) > 1 else ''}; {hint}")
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from torch import Tensor
 
 from bdl.disk.manifest import file_digest
 from bdl.display import count_of
@@ -71,16 +73,22 @@ class Losses:
             warnings.warn(f"data.path: of {count_of(total, 'image')} {'; '.join(each)}", BdlWarning, 3)
 
 
-def warn_of_copies(files: Mapping[str, Sequence[tuple[str, int]]], classes: Sequence[str]) -> None:
-    """Warn of files with the same bytes in two classes, and in training and test images.
+def warn_of_copies(
+    files: Mapping[str, Sequence[tuple[str, int]]], classes: Sequence[str], pixels: Mapping[str, Tensor | None]
+) -> None:
+    """Warn of images that are there twice, in two classes or in training and test images.
 
-    files: (path, class) of the images of each split. Only files of one size are read.
+    files: (path, class) of the images of each split. pixels: (n, 3, size, size) uint8 of each split, as the network
+    sees them; None where they are not in memory: then only files with the same bytes are copies.
     """
+    by_content: dict[Hashable, list[tuple[str, str, int]]] = defaultdict(list)
     by_size: dict[int, list[tuple[str, str, int]]] = defaultdict(list)
     for split, items in files.items():
-        for path, label in items:
-            by_size[os.stat(path).st_size].append((split, path, label))
-    by_content: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+        for i, (path, label) in enumerate(items):
+            if (images := pixels[split]) is not None:
+                by_content[hashlib.sha256(images[i].numpy().data).digest()].append((split, path, label))
+            else:
+                by_size[os.stat(path).st_size].append((split, path, label))
     for alike in by_size.values():
         for item in alike if len(alike) > 1 else ():
             by_content[file_digest(Path(item[1]))].append(item)

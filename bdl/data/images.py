@@ -125,7 +125,6 @@ class ImageFolderDataModule(TensorDataModule):
             with _opened(name) as image:  # reads the header, which costs little
                 losses.look_at(name, image)
         losses.warn(len(names))
-        warn_of_copies(self.files, self.classes)
         paths = {split: ImageFiles([name for name, _ in items], size) for split, items in self.files.items()}
         labels = {s: torch.tensor([label for _, label in items]).long() for s, items in self.files.items()}
         self.size = size
@@ -136,6 +135,8 @@ class ImageFolderDataModule(TensorDataModule):
             split: (cast(Tensor, files if on_demand or not len(files) else files.read()), labels[split])
             for split, files in paths.items()
         }
+        pixels = {split: x if isinstance(x, Tensor) else None for split, (x, _) in splits.items()}
+        warn_of_copies(self.files, self.classes, pixels)
         super().__init__(
             splits, batch_size=batch_size, labels=self.classes, augment=augment,
             transform=Normalise(*self.pixels, channels_last), workers=workers if on_demand else None, **batching,

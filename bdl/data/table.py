@@ -22,6 +22,7 @@ from bdl.data.kinds import of_each
 from bdl.data.lags import Lags
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.missing_codes import warn_of_codes
+from bdl.data.odd_values import warn_of_odd_values
 from bdl.data.repeated import warn_of_repeated
 from bdl.data.sparse import with_few_inputs
 from bdl.data.table_encoding import TableEncoding, checksum
@@ -82,9 +83,10 @@ class TableDataModule(TensorDataModule):
         loss: str | None = None,
         **batching: Unpack[Batching],
     ):
-        place, files, of_run = locate(path).name, split.files(path), reading.of_file(path)
+        place, files = locate(path).name, split.files(path)
         places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
-        readings = {s: of_run if s == "train" else reading for s in files}  # each file has an encoding of its own
+        readings = {s: reading.of_file(p, key) for s, (key, p) in files.items()}  # each has an encoding of its own
+        of_run = readings["train"]
         frames = {s: readings[s].read(p, key, columns.written(split)) for s, (key, p) in files.items()}
         columns.check(frames["train"], split, place)
         of_run = _with_units(of_run, frames["train"], columns, split)
@@ -103,6 +105,7 @@ class TableDataModule(TensorDataModule):
         names = columns.inputs(rows["train"].columns, split)
         numbers = [name for name in (*columns.targets, *names) if name not in columns.categorical]
         warn_of_codes(frames["train"], numbers, reading.missing, place, reading.day_first)
+        warn_of_odd_values(frames["train"], [*columns.targets, *names], place)
         del frames  # the tables' columns are let go one by one
         warn_of_groups(rows, columns, split, place)
         warn_of_copies(rows["train"], columns.targets, names, place)
@@ -276,7 +279,12 @@ def read_table(
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
     id, drop, categorical, missing = ([str(word) for word in _listed(w)] for w in (id, drop, categorical, missing))
-    lags = lags and {column: _listed(rows) for column, rows in lags.items()}
+    lags = lags and {str(column): _listed(rows) for column, rows in lags.items()}
+    names = [str(name) for name in _listed(target)]  # Hydra makes a number of 2020
+    target = names[0] if [target] == _listed(target) else names
+    exposure, weight, split_column, order, group = (
+        name if name is None else str(name) for name in (exposure, weight, split_column, order, group)
+    )
     columns = Columns(target, task, id, drop, categorical, max_levels, lags, exposure, weight, select)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
     files = test_path, val_path, all_rows

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from bdl.advice import override
+from bdl.data.kinds import unit_of
 from bdl.display import count_of
 from bdl.errors import ConfigError
 from bdl.likelihoods.support import Support, Tail
@@ -202,7 +203,8 @@ def _words(values: np.ndarray, every: np.ndarray) -> str | None:
 def log_gain(values: np.ndarray) -> float:
     """Nats a row by which a log-normal law fits positive values better than a normal one."""
     logs = np.log(values)
-    return math.log(values.std()) - math.log(logs.std()) - float(logs.mean())
+    unit = unit_of(values)  # the squares of numbers beyond 1e154 overflow
+    return math.log((values / unit).std()) + math.log(unit) - math.log(logs.std()) - float(logs.mean())
 
 
 def _most_frequent(values: np.ndarray, name: str) -> float:

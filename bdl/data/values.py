@@ -1,9 +1,10 @@
-"""The values of a table's columns: which texts are numbers, and one way of writing each category."""
+"""The values of a table's columns, which of their texts are numbers, one way of writing each category, and names."""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ MANY_DIGITS = r"[+-]?[0-9]{16,300}"  # float64 does not have all of these number
 HINTS = {
     r"[+-]?\d{1,3}(,\d{3})+": "set data.thousands=comma if its commas stand between thousands, data.decimal=comma if "
     "they begin decimals",
+    r"[+-]?\d{1,3}(,\d{3})+\.\d+": "set data.thousands=comma",
     r"[+-]?\d{1,3}(\.\d{3})+": "set data.thousands=point if its points stand between thousands, data.decimal=point if "
     "they begin decimals",
     r"[+-]?\d{1,3}(\s\d{3})+([.,]\d+)?": "set data.thousands=space",
@@ -78,6 +80,8 @@ def is_text(values: Series) -> Series:
     """(n,) whether a value is a text."""
     if pd.api.types.is_numeric_dtype(values):
         return pd.Series(False, values.index)
+    if isinstance(values.dtype, pd.StringDtype):
+        return values.notna()
     return values.map(lambda value: isinstance(value, str)).astype(bool)
 
 
@@ -103,7 +107,7 @@ def as_texts(values: Series) -> Series:
     ['1', '2.5', 'A1', 'True']
     """
     if values.empty or pd.api.types.infer_dtype(values) != "string":
-        return values.astype(object).map(_as_text, na_action="ignore")
+        return values.astype(object).map(_as_text, na_action="ignore").astype(object)  # gaps alone would be floats
     codes, distinct = pd.factorize(values)  # a category stands in many rows, and is written once
     texts = pd.Series([*map(_as_text, distinct), np.nan])
     return texts.iloc[codes].set_axis(values.index).rename(values.name)  # a gap has the code -1
@@ -136,7 +140,24 @@ def number_hint(values: Series) -> str | None:
     """
     if pd.api.types.is_numeric_dtype(values):
         return None
-    texts = values[is_text(values)].astype("str").str.strip()
-    if texts.empty:
+    texts = {text.strip() for text in values[is_text(values)].unique()}
+    if not texts:
         return None
-    return next((hint for pattern, hint in HINTS.items() if texts.str.fullmatch(pattern).all()), None)
+    return next((hint for pattern, hint in HINTS.items() if all(re.fullmatch(pattern, t) for t in texts)), None)
+
+
+def nearest_name(name: str, columns: Sequence[str]) -> str | None:
+    """The column that is meant by a name: one that YAML or Hydra reads as the same number, or one spelt nearly so."""
+    alike = [column for column in columns if _as_value(column) == _as_value(name)]
+    if alike:
+        return alike[0]
+    lowered = {column.lower(): column for column in columns}
+    near = difflib.get_close_matches(name.lower(), lowered, 1)
+    return lowered[near[0]] if near else None
+
+
+def _as_value(name: str) -> float | str:
+    try:
+        return float(name)
+    except ValueError:
+        return "none" if name == "null" else name.lower()

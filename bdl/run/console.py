@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 from hydra.errors import InstantiationException, OverrideParseException
 
+from bdl.advice import override
 from bdl.errors import BdlError, Stopped, printable, without_advice
 from bdl.interrupts import line_of, signal_of
 from bdl.run.config import config_folder
@@ -26,6 +27,21 @@ EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}
 TRACEBACK = "Traceback (most recent call last)"
 LACKING = re.compile("is not in struct|Could not delete from config|is no key of (this command|the \\w+ that was)")
 LINES = 10  # the most lines of progress where there is no terminal
+SILENT = 10.0  # seconds after which a log file has a first line
+
+
+def quoted(word: str) -> str:
+    """`key=value` as bash and Hydra take it, where the value is one word or a list of words without signs of Hydra's.
+
+    >>> print(quoted("drop=[größe (m²),b]"), quoted("target={a=b"))
+    drop=['"größe (m²)"',b] 'key="value"'
+    """
+    key, _, value = word.partition("=")
+    listed = re.fullmatch(r"\[(.*)\]", value)
+    text = listed[1] if listed else value
+    if not text.strip() or re.search(r"[\[\]{}\"'\\]", text) or "," in value and not listed:
+        return "'key=\"value\"'"
+    return override(key, [part.strip() for part in text.split(",")] if listed else text)
 
 
 def one_line(error: BaseException) -> str:
@@ -38,7 +54,7 @@ def one_line(error: BaseException) -> str:
         word = cause.override
         if "=" not in word:
             return f"{word} has no key: write key=value"
-        return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"
+        return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, {quoted(word)}"
     if isinstance(cause, RecursionError):
         return (
             "a value or a file of the configuration is nested too deep: write it with fewer brackets inside each other"
@@ -50,6 +66,12 @@ def one_line(error: BaseException) -> str:
         asked = f" for {int(found[1]) / 2**30:,.1f} GiB at once" if (found := ALLOCATED.search(text)) else ""
         return (
             f"there is no memory{asked}: take fewer chains (chains=1), smaller layers or batches, or a larger machine"
+        )
+    if ambiguous := re.match(r"Ambiguous value for argument '([^=]+)=(.*?)' 1\.", text):
+        key, value = ambiguous.groups()
+        return (
+            f"{key}={value} may be a list or one word: {override(key, value.split(','))} is a list, "
+            f"{override(key, value)} one word; -m makes a run of each"
         )
     for plugin, extra in EXTRAS.items():
         if f"Could not find '{plugin}" in text:
@@ -148,9 +170,10 @@ def one_line_errors(report: Callable[[str], None] = _print_error, kept: str = CO
 
 
 class WorkProgress:
-    """Shows the share that is done and the remaining time: a bar on a terminal, up to 10 lines in a log file.
+    """Shows the share that is done and the remaining time: a bar on a terminal, up to 11 lines in a log file.
 
-    It shows nothing of work that ends sooner than `seconds`.
+    The first of these comes after ten seconds, however small the share is. Work that ends sooner than `seconds` shows
+    nothing.
 
         with WorkProgress("evaluating") as progress:
             posterior.evaluate_all(loaders, progress)
@@ -161,7 +184,7 @@ class WorkProgress:
     """
 
     def __init__(self, name: str, seconds: float = 2.0):
-        self.name, self.seconds, self._lines = name, seconds, 0
+        self.name, self.seconds, self._lines = name, seconds, -1
 
     def __enter__(self) -> WorkProgress:
         from rich import progress as rich  # slow to import
@@ -180,7 +203,7 @@ class WorkProgress:
         if self._bar.console.is_terminal:
             self._bar.update(self._task, completed=done, total=total)
             self._bar.start()  # does nothing if the bar has started
-        elif (line := LINES * done // total) > self._lines:
+        elif (line := LINES * done // total) > max(self._lines, 0) or self._lines < 0 and seconds >= SILENT:
             self._lines = line
             left = seconds / done * (total - done)
             print(f"{self.name}: {done / total:.0%}, {seconds:.0f} s, {left:.0f} s left", flush=True)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from bdl.advice import override
 from bdl.checkpoint import found_checkpoint
 from bdl.disk.files import refuse_links, write_atomically
 from bdl.disk.manifest import Manifest
@@ -217,6 +218,23 @@ def refuse_links_of(run: Path) -> None:
     inside = [Path(name) for name in (*FOLDERS, REFIT, EVALUATION, DISTILLED, INFLUENCE, CONTINUED)]
     folders = dict.fromkeys(place for name in inside for place in (*list(name.parents)[-2::-1], name))
     refuse_links(*(run / place for place in folders), *sorted(run.glob("manifest*.jsonl")), run / OWNER)
+
+
+def output_folder(out: str | Path | None, usual: Path, files: str) -> Path:
+    """The folder to which a command writes: `out`, or else the usual one. files: what it writes there, in words.
+
+    Raises ConfigError for a file or pipe, for the folder of a run, whose own files would be replaced, and where the
+    usual folder is a link.
+    """
+    if out is None:
+        refuse_links(usual)
+        return usual
+    path, name = Path(str(out)).expanduser(), override("out", str(out))
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{name} {'is a file' if path.is_file() else 'is no folder'}: name a folder for {files}")
+    if (path / CONFIG).exists():
+        raise ConfigError(f"{name} is the folder of a run, whose files would be replaced: name another for {files}")
+    return path
 
 
 def differing_key(settings: Mapping[str, Any], recorded: DictConfig) -> str:

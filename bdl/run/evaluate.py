@@ -25,7 +25,7 @@ from bdl.posterior.ood import detection
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.run.config import plain
 from bdl.run.console import WorkProgress
-from bdl.run.directory import refuse_links_of
+from bdl.run.directory import output_folder, refuse_links_of
 from bdl.run.records import EVALUATION, METRICS, folders_of, read_metrics
 from bdl.run.section import Section, check_calibration
 from bdl.run.stacking import stack_chains, take_back
@@ -40,7 +40,7 @@ def evaluate(cfg: DictConfig) -> None:
     runs = folders_of(cfg.runs)
     if not runs:
         raise ConfigError("runs is empty: runs=[outputs/a,outputs/b] names at least one run directory")
-    out = Path(cfg.out or runs[0] / EVALUATION)
+    out = output_folder(cfg.out or None, runs[0] / EVALUATION, "the scores and the report")
     for run in runs:
         refuse_links_of(run)
     posterior, config = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)

@@ -10,6 +10,7 @@ import torch
 from bdl.data.dates import DateColumn, find_format, holds_dates, parse
 from bdl.data.kinds import Refused
 from bdl.data.table import read_table
+from bdl.errors import BdlWarning
 
 TIMES = pd.Series(pd.date_range("2019-03-01 05:20", periods=60, freq="407h"), name="when")
 WAYS = (
@@ -143,3 +144,9 @@ def test_years_of_two_digits_in_two_centuries_are_asked_about(years, told):
         return
     with pytest.raises(Refused, match=f"years of two digits such as '13.04.{years[0]}', which may be 19{years[0]}"):
         find_format(texts, None)
+
+
+def test_years_of_two_digits_are_told_as_they_are_read():
+    texts = pd.Series([f"{day:02d}.04.{year:02d}" for day in range(13, 20) for year in (5, 71, 99)], name="born")
+    with pytest.warns(BdlWarning, match="born has years of two digits, which are read as 1971 to 2005"):
+        DateColumn.learn(texts)

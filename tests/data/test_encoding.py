@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from bdl.data.encoding import InputEncoding
+from bdl.data.kinds import CategoryColumn
 from bdl.errors import BdlWarning
 
 N = 300
@@ -47,3 +48,10 @@ def test_small_numbers_that_may_be_values_are_not_told(column, sizes):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         encoding.warn_of_far(pd.DataFrame({"size": sizes, "kind": "a"}), N, "new.csv")
+
+
+def test_a_row_whose_category_is_missing_is_encoded_without_a_word_of_pandas():
+    rows = pd.DataFrame({"a": pd.Series([None, None], dtype=object)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert CategoryColumn("a", ("x", "y"), "y", True).encode(rows["a"], "t").tolist() == [[0, 1, 0, 1]] * 2

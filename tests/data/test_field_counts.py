@@ -23,6 +23,7 @@ BAD = {
     "a comment": ("# made by a machine, 2020\na,b,c", ROWS, "begins with a comment in line 1, '# made by a machine"),
     "a comment without a separator": ("# made\na,b,c", ROWS, "begins with a comment in line 1, '# made': remove"),
     "for Excel": ("sep=,\na,b,c", ROWS, "begins with a comment in line 1, 'sep=,'"),
+    "for Excel in Germany": ("sep=;\na;b", ["1;2", "3;4"], "begins with a comment in line 1, 'sep=;'"),
 }  # fmt: skip
 
 

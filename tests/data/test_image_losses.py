@@ -40,6 +40,15 @@ def two_classes(folder):
     (folder / "b" / "copy.png").write_bytes((folder / "a" / "0.png").read_bytes())
 
 
+def two_classes_by_pixels(folder):
+    Image.open(folder / "a" / "0.png").convert("RGBA").convert("RGB").save(folder / "b" / "again.bmp")
+
+
+def copies_by_pixels(folder):
+    for k in range(12):
+        Image.open(folder / "a" / "2.png").save(folder / "a" / f"copy{k}.tiff", compression=(None, "tiff_lzw")[k % 2])
+
+
 def copies(folder):
     for k in range(12):  # some on both sides of the split by seed
         (folder / "a" / f"copy{k}.png").write_bytes((folder / "a" / "2.png").read_bytes())
@@ -57,7 +66,8 @@ def beside(folder):
 FAULTS = {
     gif: "1 image in formats that are not read", alpha: "1 has transparency, which is dropped",
     frames: "1 has several frames, of which the first is read", two_classes: "1 image in two classes",
-    copies: "test images in training too",
+    copies: "test images in training too", two_classes_by_pixels: "1 image in two classes",
+    copies_by_pixels: "test images in training too",
     other_name: "1 image without the name of one", beside: "1 image beside the folders of the classes",
 }  # fmt: skip
 

@@ -51,7 +51,6 @@ CASES = {
     "split": ("x", {"split_column": ODD}, "data.split_column", ODD),
     "split, no test": ("train", {"split_column": ODD}, "data.split_column", ODD),
     "path": (1, {"path": "a table (1).csv"}, "data.path", "a table (1).csv"),
-    "separator": (1, {"separator": ";"}, "data.separator", ";"),
     "encoding": (1, {"encoding": "my code"}, "data.encoding", "my code"),
     "words": (WORDS, {}, "data.missing", ["?", "k.A."]),
     "words of two": (WORDS, {"missing": ["n/a"], "other": True}, "data.missing", ["n/a", "k.A.", "zu ¼"]),

@@ -280,6 +280,8 @@ WHOLE = [
     ("hydra.sweep.dir=", "hydra.sweep.dir"),
     ("seed", "seed"),
     ("data.root=~/data", "data.root=~/data cannot be parsed: a value with ~, =, spaces or the like needs"),
+    ("data.target=a b,c", "data.target=['a b',c] is a list, data.target='\"a b,c\"' one word; -m makes a run of each"),
+    ("data.drop=[größe,b]", "needs quotes, data.drop=['\"größe\"',b]"),
     ("+secret=abc", "secret"),
     ("threads=100000", "threads"),
     ("steps=10", "steps"),

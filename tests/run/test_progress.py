@@ -38,6 +38,12 @@ def test_long_work_prints_a_few_lines_in_a_log_file(clock, capsys):
     assert (lines[0], lines[-1]) == ("evaluating: 10%, 10 s, 90 s left", "evaluating: 100%, 100 s, 0 s left")
 
 
+def test_work_of_hours_says_after_ten_seconds_how_long_it_takes(clock, capsys):
+    work(clock, 10_000.0)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == LINES + 1 and lines[0] == "evaluating: 0%, 10 s, 9990 s left"
+
+
 def test_a_terminal_gets_a_bar_that_ends_with_the_work(clock, monkeypatch, capsys):
     shown = io.StringIO()
     terminal = rich.console.Console(file=shown, force_terminal=True, width=100)

@@ -19,7 +19,7 @@ from bdl.disk.owner import Owner, start_of
 from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.run import train
 from bdl.run.config import config_hash
-from bdl.run.directory import RunDirectory
+from bdl.run.directory import RunDirectory, output_folder
 from bdl.run.stored import read_run
 from bdl.run.verify import look
 
@@ -312,6 +312,22 @@ def test_a_link_is_refused_because_another_run_would_be_written(tmp_path, link):
     (mine / link).symlink_to(other / link)
     with pytest.raises(ConfigError, match="is a link, and a run writes only into its own folder"):
         RunDirectory(mine, "hash")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "distil", "influence"])
+def test_no_command_writes_over_the_files_of_a_run(script, tmp_path, command):
+    (tmp_path / "config.yaml").write_text("")
+    os.mkfifo(tmp_path / "pipe")
+    words = f"{'runs' if command == 'evaluate' else 'run'}={tmp_path}"
+    for out, line in ((tmp_path, "is the folder of a run, whose files"), (tmp_path / "pipe", "is no folder: name a")):
+        assert line in refusal(script(command, words, f"out={out}"))
+
+
+def test_a_usual_folder_that_is_a_link_is_refused(tmp_path):
+    (tmp_path / "comparison").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="comparison is a link"):
+        output_folder(None, tmp_path / "comparison", "files")
+    assert output_folder(tmp_path / "new", tmp_path, "files") == tmp_path / "new"
 
 
 def test_hidden_files_and_folders_that_are_not_the_runs_stay(tmp_path):

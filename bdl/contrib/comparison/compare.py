@@ -35,6 +35,7 @@ from bdl.errors import BdlWarning, ConfigError, printable
 from bdl.posterior.plot.axes import BLUE, name_axes
 from bdl.posterior.report.figures import WIDE, as_uri
 from bdl.posterior.report.page import MARKS, render
+from bdl.run.directory import output_folder
 from bdl.run.records import write_json
 from bdl.run.spreadsheet import without_formulas
 
@@ -53,7 +54,9 @@ def compare(cfg: DictConfig) -> None:
         warnings.warn(f"runs on different data: their scores are not compared: {difference}", BdlWarning, stacklevel=2)
     comparison = compare_runs(runs, cfg.metrics, same_data=difference is None)
     first = Path(cfg.runs if isinstance(cfg.runs, str) else cfg.runs[0]).expanduser()
-    out = Path(cfg.out).expanduser() if cfg.out else (runs[0].path if "*" in str(first) else first) / "comparison"
+    out = output_folder(
+        cfg.out or None, (runs[0].path if "*" in str(first) else first) / "comparison", "the comparison"
+    )
     write_atomically(out / "comparison.md", as_markdown(comparison).encode())
     write_json(out / "comparison.json", as_json(comparison))
     write_atomically(out / "comparison.csv", _csv(methods_table(comparison)))

@@ -18,7 +18,7 @@ from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError
 from bdl.posterior.outputs import Batches, output_shape
 from bdl.run.config import plain
-from bdl.run.directory import refuse_links_of
+from bdl.run.directory import output_folder, refuse_links_of
 from bdl.run.evaluate import recorded_data
 from bdl.run.records import DISTILLED
 from bdl.run.section import Section
@@ -33,9 +33,7 @@ def distil(cfg: DictConfig) -> None:
     """Train the student on the training items of the run, compare it on the test items, write it and its scores."""
     run = Path(str(cfg.run)).expanduser()
     refuse_links_of(run)
-    out = run / DISTILLED if cfg.out is None else Path(str(cfg.out)).expanduser()
-    if out.is_file():
-        raise ConfigError(f"out={cfg.out} is a file: name a folder for {STUDENT} and {RESULT}")
+    out = output_folder(cfg.out, run / DISTILLED, f"{STUDENT} and {RESULT}")
     if unset := [name for name in ("batch_size", "lr") if cfg[name] is None]:
         raise ConfigError(f"{unset[0]}=null: give a number, or leave {unset[0]} out for the default")
     settings = bdl.Distillation(**{field.name: cfg[field.name] for field in fields(bdl.Distillation)})

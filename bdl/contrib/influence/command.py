@@ -22,7 +22,7 @@ from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError
 from bdl.posterior.outputs import Batches
 from bdl.posterior.report.page import render
-from bdl.run.directory import refuse_links_of
+from bdl.run.directory import output_folder, refuse_links_of
 from bdl.run.evaluate import recorded_data
 from bdl.run.records import INFLUENCE
 from bdl.run.stored import load_runs
@@ -34,7 +34,7 @@ def influence(cfg: DictConfig) -> None:
     """Explain items of a split by the training rows of the run; write the table and the page."""
     run, split = Path(str(cfg.run)).expanduser(), cfg.explain
     refuse_links_of(run)
-    out = run / INFLUENCE if cfg.out is None else Path(str(cfg.out)).expanduser()
+    out = output_folder(cfg.out, run / INFLUENCE, "the table and the page")
     posterior, config = load_runs([run], cfg.trust, cfg.device, cfg.skip_bad)
     data = recorded_data(config, posterior)
     train, every = (posterior.batches(data.slices(name)) for name in ("train", split))
