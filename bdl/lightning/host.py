@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from bdl.batch import Inputs, Reader
 from bdl.data.loader import TensorBatches, WorkerBatches
+from bdl.data.ordered import ordered
 from bdl.engine.forward import Forward
 from bdl.engine.functional import drops_out
 from bdl.engine.stack import ChainStack
@@ -67,9 +68,12 @@ def dataset_of(loader: Any) -> Any:
     return getattr(loader, "dataset", None)
 
 
-def batch_size_of(loader: Any) -> int | None:
-    """The items of a batch; None where the loader does not say it."""
-    return getattr(loader, "batch_size", None)
+def batches_of(loader: Any) -> int | None:
+    """The batches of a pass; None where the loader does not say it, as a DataLoader over a stream."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
 
 
 def reader_of(module: nn.Module) -> Reader:
@@ -88,7 +92,7 @@ def host_under(trainer: L.Trainer, host: Host, averages_micro_batches: bool = Fa
     shared, loader = dist.group.WORLD if trainer.world_size > 1 else None, trainer.train_dataloader
     disjoint, random = _are_disjoint(loader), drops_out(trainer.lightning_module)
     whole = isinstance(loader, TensorBatches) and disjoint and loader.batch_size == len(loader.dataset)
-    batches = len(loader) if isinstance(loader, Sized) else None
+    batches = batches_of(loader)
     return replace(
         host,
         group=host.group or shared,
@@ -124,10 +128,7 @@ def in_order(loader: Any, most: int | None = None) -> Iterable[Any]:
         slices = loader.slices()
         return slices if most is None else slices.bound(most)
     if isinstance(loader, DataLoader):
-        size = loader.batch_size
-        if size is None and loader.batch_sampler is not None:  # a batch sampler of the user's decides it
-            size = getattr(loader.batch_sampler, "batch_size", 1)
-        return DataLoader(loader.dataset, batch_size=size, collate_fn=loader.collate_fn)
+        return ordered(loader)
     raise ConfigError(
         f"full-data energies need the items in a fixed order, which {type(loader).__name__} does not give: use a "
         "DataLoader or TensorBatches"

@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.utils.data import (
+    DataLoader,
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
@@ -19,11 +20,13 @@ from torch.utils.data import (
     default_collate,
 )
 
-from bdl.batch import Reader
+from bdl.batch import Reader, tensors_in
 from bdl.data.loader import TensorBatches, WorkerBatches
+from bdl.data.ordered import asks_for_batches, counts_of, data_in_words, length_of, size_of
+from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import WHOLE
-from bdl.lightning.host import batch_size_of, dataset_of
+from bdl.lightning.host import dataset_of, sampled_net
 from bdl.likelihoods import CategoricalNLL, Likelihood
 from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep
@@ -63,18 +66,25 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"each of {trainer.world_size} devices would see the same batches: "
             "loader.shard(trainer.global_rank, trainer.world_size) gives each its part"
         )
-    data, items = dataset_of(loader), sampler.num_data
-    if isinstance(data, Sized):
-        items, elements = len(data), elements_of(loader)
-        if sampler.num_data != items and not items < sampler.num_data <= items * elements:
+    if isinstance(loader, list | tuple | dict) and next(tensors_in(loader), None) is not None:
+        raise ConfigError(
+            f"Lightning takes a {type(loader).__name__} as several loaders, and each tensor in it as one: give "
+            "DataLoader(batches, batch_size=None, shuffle=True)"
+        )
+    net = sampled_net(trainer.lightning_module, None)
+    axis = int(isinstance(net, ChainStack) and not net.shared and not net.follows_loader)
+    items, counts = sampler.num_data, counts_of(loader, axis)
+    if counts and items not in counts:
+        elements = elements_of(loader, axis)
+        if not counts[0] < items <= counts[-1] * elements:
             each = f" of {elements} elements" if elements > 1 else ""
             raise ConfigError(
-                f"num_data = {sampler.num_data}, but the training data have {items} items{each}: set "
-                f"num_data={items * elements}"
+                f"num_data = {items}, but {data_in_words(counts)}{each}: set num_data={counts[-1] * elements}"
             )
-    if data is not None:
-        _warn_of_a_part(loader, sampler, items)
-    size = batch_size_of(loader)
+        items = counts[-1]
+    if (length := length_of(loader)) is not None:
+        _warn_of_a_part(loader, sampler, length)
+    size = size_of(loader)
     if size is not None and sampler.dynamics.batch_of(items, seen := size * trainer.world_size) > seen:
         devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
         raise ConfigError(
@@ -86,8 +96,10 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
 
 def _warn_of_a_part(loader: Any, sampler: Sampler, items: int) -> None:
     """Warn once where the loader's order visits a part of the data only, or some items more often than others."""
-    batches = getattr(loader, "batch_sampler", None)
-    order: Any = getattr(batches, "sampler", getattr(loader, "sampler", None))
+    chooses: Any = getattr(loader, "batch_sampler", None)
+    if chooses is None and isinstance(loader, DataLoader) and asks_for_batches(loader):
+        chooses = loader.sampler
+    order: Any = getattr(chooses, "sampler", getattr(loader, "sampler", None))
     fair = isinstance(order, SequentialSampler | RandomSampler | DistributedSampler) or not isinstance(order, Sized)
     if fair or len(order) >= items and not isinstance(order, WeightedRandomSampler):
         return
@@ -98,13 +110,16 @@ def _warn_of_a_part(loader: Any, sampler: Sampler, items: int) -> None:
         warnings.warn(f"{note}: give the loader a Subset of the data, and count its items", BdlWarning, stacklevel=3)
 
 
-def elements_of(loader: Any) -> int:
+def elements_of(loader: Any, axis: int = 0) -> int:
     """The elements of the first item that have a class each, such as tokens; 1 where an item has one target."""
     try:
         y = loader.y[0] if isinstance(loader, TensorBatches) else Reader()(loader.dataset[0])[1]
     except Exception:  # a data set of somebody's own may be read in another way
         return 1
-    return y.numel() if isinstance(y, Tensor) and not y.is_floating_point() else 1
+    if not isinstance(y, Tensor) or y.is_floating_point():
+        return 1
+    batches = isinstance(loader, DataLoader) and loader.batch_sampler is None and not asks_for_batches(loader)
+    return y.numel() // max(1, y.shape[axis]) if batches else y.numel()
 
 
 def check_targets(trainer: L.Trainer, loss: Any, outputs_of: Callable[[Tensor], Tensor] | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sized
 from typing import Any
 
 import lightning as L
@@ -12,9 +11,10 @@ from torch.utils.data import RandomSampler, SequentialSampler
 
 from bdl.batch import count_targets, structure, tensors_in
 from bdl.data.loader import TensorBatches, WorkerBatches
+from bdl.data.ordered import counts_of, length_of, size_of
 from bdl.engine.stack import ChainStack
-from bdl.errors import BdlWarning
-from bdl.lightning.host import batch_size_of, dataset_of, sampled_net
+from bdl.errors import BdlWarning, ConfigError
+from bdl.lightning.host import sampled_net
 from bdl.samplers.sampler import Sampler
 
 LIMITS = ("overfit_batches", "limit_train_batches")  # settings of a Trainer that leave batches out
@@ -38,12 +38,15 @@ class Visits:
         net = sampled_net(module, None)
         self._axis = int(isinstance(net, ChainStack) and not net.shared)  # behind that of the chains, if they have own
         self._alike = isinstance(self.loader, TensorBatches | WorkerBatches)
-        size = batch_size_of(self.loader) if self._alike and self._parts > 1 else None
+        size = size_of(self.loader) if self._alike and self._parts > 1 else None
         self.items: int | None = size  # of batches that are alike a step may still have more or fewer
         self._seen: tuple[int, int] | None = None  # (epoch, number) of the present batch
+        self._ended: tuple[int, int] | None = None  # `_seen` when the last epoch ended
         self._nominal: int | None = None  # the size of the first batch
         self._visited = 0  # items of the epoch
         self._first: Any = None  # the first batch of the epoch, where the loader does not say whether orders differ
+        if length_of(self.loader) is None:
+            self.trainer.callbacks.append(_EndOfStream(self))
 
     def see(self, batch: Any, batch_idx: int) -> int | None:
         """Called with every batch at its training step, which may be made twice; returns `items`."""
@@ -80,9 +83,8 @@ class Visits:
     def _end_epoch(self, batch: Any) -> None:
         """Warn where the epoch that has ended visited a part of the data, and the new one begins as it did."""
         visited, self._visited = self._visited * self.trainer.world_size, 0
-        data, order = dataset_of(self.loader), getattr(self.loader, "sampler", None)
-        shuffles = isinstance(order, RandomSampler)
-        items = len(data) if isinstance(data, Sized) else self.sampler.num_data
+        order, counts = getattr(self.loader, "sampler", None), counts_of(self.loader, self._axis)
+        shuffles, items = isinstance(order, RandomSampler), counts[0] if counts else self.sampler.num_data
         first, self._first = self._first, None if shuffles else batch
         if shuffles or not 0 < visited < items:
             return
@@ -96,17 +98,41 @@ class Visits:
                 "shuffle the loader, or give it a Subset of the data and count its items",
             )
 
+    def end_stream(self) -> None:
+        """At the end of an epoch of data without a length: what N should have been, and whether there are more."""
+        if self._ended == (seen := self._seen):
+            raise ConfigError(
+                f"the {type(self.loader).__name__} has no batch left after step {self.sampler.steps}, because its data "
+                "can be read once: give one that begins anew in every epoch"
+            )
+        self._ended = seen
+        if (visited := self._visited * self.trainer.world_size) > self.sampler.num_data:
+            self._warn(
+                f"an epoch visits {visited} items, and the posterior is that of num_data = {self.sampler.num_data}",
+                f"set num_data={visited}, or let every item be visited once, also by several workers",
+            )
+
     def _may_be_ragged(self) -> bool:
         """Whether batches may differ in size."""
-        data, size = dataset_of(self.loader), batch_size_of(self.loader)
-        if size is None or not isinstance(data, Sized):
+        length, size = length_of(self.loader), getattr(self.loader, "batch_size", None)
+        if size is None or length is None:
             return True
-        return not getattr(self.loader, "drop_last", False) and len(data) % size != 0
+        return not getattr(self.loader, "drop_last", False) and length % size != 0
 
     def _warn(self, note: str, remedy: str) -> None:
         if note not in self.sampler.notes:
             self.sampler.notes.append(note)
             warnings.warn(f"{note}: {remedy}", BdlWarning, stacklevel=4)
+
+
+class _EndOfStream(L.Callback):
+    """Tells of the end of an epoch."""
+
+    def __init__(self, visits: Visits):
+        self._visits = visits
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._visits.end_stream()
 
 
 def _same(one: Any, other: Any) -> bool:
