@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from torch import nn
@@ -46,7 +46,7 @@ def checked_data(loader: Any, num_data: int | None = None) -> int:
             f"bdl.sample needs a loader, got a {type(loader).__name__}: if it holds batches, give "
             "DataLoader(batches, batch_size=None, shuffle=True)"
         )
-    counts: Sequence[int] = counts_of(loader)
+    counts = counts_of(loader)
     if not counts and (num_data is None or not isinstance(loader, DataLoader)):
         raise ConfigError(
             f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}: a DataLoader over "
@@ -56,7 +56,7 @@ def checked_data(loader: Any, num_data: int | None = None) -> int:
         raise ConfigError(f"the loader has no batch of its {counts[-1]} items: give it data, or lower batch_size")
     if len(counts) > 1 and num_data is None:
         raise ConfigError(f"{data_in_words(counts)}: set num_data to the number of independent observations")
-    return num_data or counts[0]
+    return num_data or next(iter(counts))
 
 
 def measures_energies(asked: bool | None, kept: float, items: int, batches: int | None) -> bool:
