@@ -95,7 +95,7 @@ class CollectSamples(SamplerCallback):
         if not isinstance(pl_module, BayesianModule):  # a BayesianModule says more itself
             self._visits = Visits(trainer, pl_module, self.sampler, weighs_parts=False)
             alone = trainer.accumulate_grad_batches == 1
-            host = replace(self.sampler.host, items=lambda: self._visits.items if alone else None)
+            host = replace(self.sampler.host, items=lambda: self._visits.items if alone else None, own_backward=True)
             self.sampler.host = host_under(trainer, host)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
         tests_code = trainer.fast_dev_run  # type: ignore[attr-defined]
