@@ -28,7 +28,7 @@ def described(net: nn.Module) -> dict[str, Any]:
     """By path, the type, the settings and a checksum of the code of each module, and the Python that compiled it.
 
     >>> described(nn.Sequential(nn.LeakyReLU(0.3)))["modules"]["0"]
-    {'type': 'torch.nn.modules.activation.LeakyReLU', 'settings': {'inplace': False, 'negative_slope': 0.3}}
+    {'type': 'torch.nn.modules.activation.LeakyReLU', 'settings': {'negative_slope': 0.3, 'inplace': False}}
     """
     modules = {path: _module(module) for path, module in net.named_modules()}
     return {"python": sys.implementation.cache_tag, "modules": modules}
