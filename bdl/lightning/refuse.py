@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
@@ -82,6 +83,9 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
                 f"num_data = {items}, but {data_in_words(counts)}{each}: set num_data={counts[-1] * elements}"
             )
         items = counts[-1]
+    if len(counts) > 1 and items == counts[0] > counts[-1]:
+        line = f"{data_in_words(counts)}, and the posterior is that of num_data = {items}: set num_data={counts[-1]}"
+        _warn_once(sampler, line, line)
     if (length := length_of(loader)) is not None:
         _warn_of_a_part(loader, sampler, length)
     size = size_of(loader)
@@ -101,13 +105,19 @@ def _warn_of_a_part(loader: Any, sampler: Sampler, items: int) -> None:
         chooses = loader.sampler
     order: Any = getattr(chooses, "sampler", getattr(loader, "sampler", None))
     fair = isinstance(order, SequentialSampler | RandomSampler | DistributedSampler) or not isinstance(order, Sized)
-    if fair or len(order) >= items and not isinstance(order, WeightedRandomSampler):
+    fixed = isinstance(order, list | tuple | Tensor | np.ndarray)
+    repeats = fixed and len(order) >= items and len(np.unique(np.asarray(order))) < items  # type: ignore[arg-type]
+    if fair or len(order) >= items and not isinstance(order, WeightedRandomSampler) and not repeats:
         return
     visits = f"visits {len(order)} items" if len(order) < items else "prefers some items"
     note = f"{type(order).__name__} {visits}, and the posterior is that of all {items}"
+    _warn_once(sampler, note, f"{note}: give the loader a Subset of the data, and count its items")
+
+
+def _warn_once(sampler: Sampler, note: str, line: str) -> None:
     if note not in sampler.notes:
         sampler.notes.append(note)
-        warnings.warn(f"{note}: give the loader a Subset of the data, and count its items", BdlWarning, stacklevel=3)
+        warnings.warn(line, BdlWarning, stacklevel=4)
 
 
 def elements_of(loader: Any, axis: int = 0) -> int:

@@ -10,11 +10,13 @@ import torch
 from torch.utils.data import RandomSampler, SequentialSampler
 
 from bdl.batch import count_targets, structure, tensors_in
+from bdl.data.fingerprint import fingerprint
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.data.ordered import counts_of, length_of, size_of
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.lightning.host import sampled_net
+from bdl.lightning.refuse import check_data
 from bdl.samplers.sampler import Sampler
 
 LIMITS = ("overfit_batches", "limit_train_batches")  # settings of a Trainer that leave batches out
@@ -44,6 +46,7 @@ class Visits:
         self._ended: tuple[int, int] | None = None  # `_seen` when the last epoch ended
         self._nominal: int | None = None  # the size of the first batch
         self._visited = 0  # items of the epoch
+        self._reloaded = False  # whether another loader has taken the place of the first one
         self._first: Any = None  # the first batch of the epoch, where the loader does not say whether orders differ
         if length_of(self.loader) is None:
             self.trainer.callbacks.append(_EndOfStream(self))
@@ -58,6 +61,8 @@ class Visits:
 
     def _count(self, batch: Any, batch_idx: int) -> None:
         if batch_idx == 0:
+            if self.trainer.train_dataloader is not self.loader:
+                self._reload()
             self._end_epoch(batch)
         items = count_targets(batch, self._axis)
         self._visited += items
@@ -79,6 +84,23 @@ class Visits:
     @property
     def _parts(self) -> int:
         return self.trainer.accumulate_grad_batches
+
+    def _reload(self) -> None:
+        """Look at a loader that has taken the place of another one. The data of the first such one are compared."""
+        before, self.loader = self.loader, self.trainer.train_dataloader
+        check_data(self.trainer, self.sampler)
+        if not self._reloaded and hasattr(before, "dataset") and hasattr(self.loader, "dataset"):
+            try:
+                was, now = fingerprint(before), fingerprint(self.loader)
+            except Exception:  # a data set of somebody's own may be read in another way
+                was = now = {"item": None, "sha256": None}
+            if was["item"] != now["item"] or None not in (was["sha256"], now["sha256"]) and was != now:
+                self._warn(
+                    f"the loader of epoch {self.trainer.current_epoch} has other data than the one before, and the "
+                    f"posterior is that of {self.sampler.num_data} items",
+                    "give all epochs one data set, and count its items",
+                )
+        self._reloaded = True
 
     def _end_epoch(self, batch: Any) -> None:
         """Warn where the epoch that has ended visited a part of the data, and the new one begins as it did."""

@@ -99,13 +99,13 @@ def sample(folder, loader, **arguments):
     return bdl.sample(nn.Linear(3, 1), bdl.GaussianNLL(1.0), loader, folder, **arguments)
 
 
-def fit(folder, loader, num_data=70):
+def fit(folder, loader, num_data=70, **settings):
     build = functools.partial(bdl.Sampler, dynamics=bdl.SGLD(), num_data=num_data, lr=0.01)
     module = bdl.BayesianModule(nn.Linear(3, 1), build, loss=bdl.GaussianNLL(1.0))
     L.Trainer(
         max_steps=12, max_epochs=-1, accelerator="cpu", logger=False, enable_progress_bar=False,
         enable_model_summary=False, enable_checkpointing=False, default_root_dir=folder,
-        callbacks=[bdl.CollectSamples(bdl.schedules.EveryStep(1, 1))],
+        callbacks=[bdl.CollectSamples(bdl.schedules.EveryStep(1, 1))], **settings,
     ).fit(module, loader)  # fmt: skip
     return bdl.Posterior.load(folder, nn.Linear(3, 1))
 
@@ -155,6 +155,45 @@ def test_what_is_no_loader_of_batches_is_refused_in_one_line(tmp_path, name):
         with pytest.raises(ConfigError, match=words) as refused:
             call(tmp_path, make())
         assert "\n" not in str(refused.value)
+
+
+class Reloaded(L.LightningDataModule):
+    """Another loader in every epoch."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows, self.epoch = rows, -1
+
+    def train_dataloader(self):
+        self.epoch += 1
+        rows = self.rows(self.epoch)
+        return DataLoader(TensorDataset(X[rows], Y[rows]), 7, shuffle=True)
+
+
+def test_loaders_that_are_reloaded_have_one_data_set(tmp_path):
+    def reloaded(name, rows):
+        return fit(tmp_path / name, Reloaded(rows), 35, reload_dataloaders_every_n_epochs=1)
+
+    with pytest.raises(ConfigError, match="num_data = 35, but the training data have 70 items"):
+        reloaded("more", lambda epoch: slice(0, 35 * (epoch + 1)))
+    with pytest.warns(BdlWarning, match="the loader of epoch 1 has other data .* posterior is that of 35 items"):
+        reloaded("other", lambda epoch: slice(35 * (epoch % 2), 35 * (epoch % 2) + 35))
+    assert reloaded("same", lambda epoch: slice(0, 35)).samples == 11
+
+
+def test_a_collate_fn_that_leaves_items_out_is_told(tmp_path):
+    def positive(rows):
+        return default_collate([row for row in rows if row[0][0] > 0])
+
+    kept = int((X[:, 0] > 0).sum())
+    with pytest.warns(BdlWarning, match=f"have 70 items, .* batches with {kept} in all, .* set num_data={kept}"):
+        fit(tmp_path, DataLoader(ROWS, 35, collate_fn=positive, shuffle=True))
+
+
+@pytest.mark.parametrize("order", [[0] * 70, list(range(35)) * 2, torch.zeros(70, dtype=torch.long)])
+def test_an_order_that_repeats_items_is_told(tmp_path, order):
+    with pytest.warns(BdlWarning, match="prefers some items, and the posterior is that of all 70"):
+        fit(tmp_path, DataLoader(ROWS, 35, sampler=order))
 
 
 def test_a_stream_that_visits_items_more_than_once_is_told(tmp_path):
