@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from bdl.torch_private import compiles
 
 FAR = 1e-3  # share of the loss by which two sums over a batch may differ, half precision included
 CALLS = 2  # of closures that are compared
+LEFT = "_left_by_a_closure"  # an attribute of such a gradient
 
 _watching = threading.Lock()  # one closure at a time: torch has one `backward`
 
@@ -30,7 +30,6 @@ class Closures:
 
     def __init__(self) -> None:
         self._left, self._said = CALLS, set[str]()
-        self._gradients: list[weakref.ref[Tensor]] = []  # that the call before has left
 
     def call(self, closure: Callable[[], Any], compares: bool, changes: bool = True) -> Any:
         """What the closure returns.
@@ -43,11 +42,12 @@ class Closures:
             if not compares or not _watching.acquire(blocking=False):
                 return closure()
             try:
-                with Backpropagated([each() for each in self._gradients]) as watch:
+                with Backpropagated() as watch:
                     loss = closure()
             finally:
                 _watching.release()
-        self._gradients = [weakref.ref(gradient) for _, gradient, _ in watch.left]
+        for _, gradient, _ in watch.left:
+            setattr(gradient, LEFT, True)  # a reference would keep torch from moving the parameters
         for kind, line in () if loss is None else watch.differences(torch.as_tensor(loss), changes):
             if kind not in self._said:
                 self._said.add(kind)
@@ -62,12 +62,10 @@ class Backpropagated:
     the chain then samples another temperature, and its energies do not show it.
     """
 
-    def __init__(self, before: Sequence[Tensor | None] = ()):
-        """before: the gradients that an earlier closure has left."""
-        self._before = {id(gradient) for gradient in before if gradient is not None}
+    def __init__(self) -> None:
         self.total: Tensor | None = None
         self.left: list[tuple[Tensor, Tensor, int]] = []  # parameter, gradient and how often that had been changed
-        self.old = False  # whether some of `before` are there before the first pass, and not zero
+        self.old = False  # whether gradients of an earlier closure are there before the first pass, and not zero
         self._put: list[tuple[Tensor, Tensor, Tensor]] = []  # parameter, gradient of `grad`, value
 
     def __enter__(self) -> Backpropagated:
@@ -86,7 +84,7 @@ class Backpropagated:
         leaves = [leaf for root in roots for leaf in leaves_of(root)]
         if not self.left:
             self.old = any(
-                bool(g.count_nonzero()) for leaf in leaves if (g := leaf.grad) is not None and id(g) in self._before
+                bool(g.count_nonzero()) for leaf in leaves if (g := leaf.grad) is not None and hasattr(g, LEFT)
             )
         done = self._plain[0](tensors, grad_tensors, *args, **kwargs)
         self.left = [(leaf, leaf.grad, leaf.grad._version) for leaf in leaves if leaf.grad is not None]
