@@ -97,5 +97,5 @@ def _counts(field: dataclasses.Field[Any], owner: Any) -> bool:
 
 def type_name(named: Any) -> str:
     """`bdl.SGHMC` for what bdl exports, wherever its file lies, and the full path of everything else."""
-    module, name = named.__module__, named.__qualname__
+    module, name = getattr(named, "__module__", None) or "builtins", named.__qualname__  # a method of C has no module
     return f"bdl.{name}" if module.partition(".")[0] == "bdl" else f"{module}.{name}"

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bdl.devices import widest
+from bdl.forward_code import described
 from bdl.identity import identity
 from bdl.likelihoods import outputs_of
 
@@ -54,13 +55,19 @@ class Sampled(Protocol):
     def excluded(self) -> dict[int, int]: ...
 
 
-def describe_target(sampler: Sampled, loss: Any, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+NETWORK = "network"  # a key of target.json that need not be equal: what `described` says of the network
+
+
+def describe_target(
+    sampler: Sampled, loss: Any, tensors: Mapping[str, Tensor], net: nn.Module | None = None
+) -> dict[str, Any]:
     """What must be equal for runs to be merged into one posterior, as JSON values, and how to read the outputs.
 
-    tensors: the stacked tensors (C, ...) of a sample.
+    tensors: the stacked tensors (C, ...) of a sample. net: the network, or a stack of it, of which NETWORK tells.
     """
     shapes = {name: list(tensor.shape[1:]) for name, tensor in tensors.items()}
-    return sampler.law() | {"loss": identity(loss), "outputs": outputs_of(loss), "shapes": shapes}
+    network = {} if net is None else {NETWORK: described(getattr(net, "net", net) if sampler.chains else net)}
+    return sampler.law() | {"loss": identity(loss), "outputs": outputs_of(loss), "shapes": shapes} | network
 
 
 def per_chain(value: float | Tensor, chains: int | None) -> list[float]:

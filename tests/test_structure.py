@@ -16,7 +16,8 @@ LAYERS = [
     {
         "errors", "advice", "collector", "cpu", "interrupts", "devices", "lent", "seeding", "batch", "disk", "display",
         "frozen", "psi", "schedules",
-        "likelihoods", "identity", "snapshot", "torch_private", "checkpoint", "native", "parts", "lean", "fused",
+        "likelihoods", "identity", "forward_code", "snapshot", "torch_private", "checkpoint", "native", "parts", "lean",
+        "fused",
     },
     {"samplers"},
     {"engine"},

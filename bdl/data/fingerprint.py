@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from bdl.batch import structure, tensors_in
 from bdl.data.loader import TensorBatches, WorkerBatches
@@ -24,7 +25,8 @@ def fingerprint(loader: Any) -> dict[str, Any]:
 
     Tensors in memory count whole, with the augmentation and the transform of bdl's loaders. Of any other data set 64
     evenly spaced items are read, under fixed random numbers so that an augmentation draws the same; the random streams
-    stay as they are. Items that differ from one reading to the next count by their shapes alone.
+    stay as they are. Items that differ from one reading to the next count by their shapes alone, and a stream by the
+    name of its class.
 
         >>> x, labels = torch.arange(6.0).view(3, 2), ([0, 1, 0], [0, 1, 1])
         >>> one, other = (fingerprint(TensorBatches(x, torch.tensor(y), 1)) for y in labels)
@@ -42,6 +44,8 @@ def fingerprint(loader: Any) -> dict[str, Any]:
     tensors = getattr(dataset, "tensors", None)
     if isinstance(tensors, tuple) and tensors and all(isinstance(t, Tensor) for t in tensors):
         return _of_tensors(tensors)
+    if isinstance(dataset, IterableDataset):  # to read an item may use it up
+        return {"items": None, "item": type(dataset).__name__, "sha256": None}
     return _of_items(dataset)
 
 

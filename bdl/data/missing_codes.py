@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from bdl.advice import override
+from bdl.advice import override, takes
 from bdl.data.dates import days_of, find_format, holds_dates, parse
 from bdl.data.kinds import Refused
 from bdl.data.values import Frame, Series, as_numbers, as_texts
@@ -25,8 +25,9 @@ MOST = 4  # codes of a column
 
 
 def warn_of_codes(
-    frame: Frame, names: Sequence[str], missing: Sequence[str], place: str, day_first: bool | None = None
-) -> None:
+    frame: Frame, names: Sequence[str], missing: Sequence[str], place: str, day_first: bool | None = None,
+    stacklevel: int = 3,
+) -> None:  # fmt: skip
     """Warn, in one line for all columns, of values that may mean "missing", with the `data.missing` that says so.
 
     Args:
@@ -55,10 +56,13 @@ def warn_of_codes(
     if not lines:
         return
     words = dict.fromkeys(_word(name, code, numeric, found) for name, code in found) | dict.fromkeys(dated)
+    remedy = f"{override('data.missing', [*missing, *words])} makes it one"
+    if not takes("data.missing"):
+        remedy = "leave these rows out, or fill the gaps, as sklearn.impute.SimpleImputer(add_indicator=True) does"
     warnings.warn(
         f"{place}: {'; '.join(lines[:8])}{f'; ... ({len(lines)} columns in all)' if len(lines) > 8 else ''}: far from "
-        f"the others, and repeated. If this stands for a missing value, {override('data.missing', [*missing, *words])} "
-        "makes it one; if it is a value, nothing is to be done", BdlWarning, 3,
+        f"the others, and repeated. If this stands for a missing value, {remedy}; "
+        "if it is a value, nothing is to be done", BdlWarning, stacklevel,
     )  # fmt: skip
 
 

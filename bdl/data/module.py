@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Subset
 
 from bdl.batch import count_items, structure
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
+from bdl.data.ordered import ordered
 from bdl.data.values import Frame, Task
 from bdl.errors import ConfigError
 from bdl.lean import L
@@ -219,8 +220,7 @@ def in_order(loader: Any, items: int | None = None) -> Any:
     rows = None if items is None or items >= count else torch.linspace(0, count - 1, items).long()
     if isinstance(loader, TensorSlices):
         return loader if rows is None else TensorSlices(loader.x[rows], loader.y[rows], transform=loader.transform)
-    dataset = loader.dataset if rows is None else Subset(loader.dataset, rows.tolist())
-    return DataLoader(dataset, batch_size=loader.batch_size or 1, collate_fn=loader.collate_fn)
+    return ordered(loader, None if rows is None else Subset(loader.dataset, rows.tolist()))
 
 
 def _length(loader: Any) -> int | None:

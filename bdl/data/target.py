@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from bdl.advice import override
+from bdl.advice import override, takes
 from bdl.data.dates import holds_dates
 from bdl.data.encoding import FAR
 from bdl.data.kinds import finite_numbers, of_each, perhaps_gaps, standardisation, standardised
@@ -23,7 +23,6 @@ from bdl.data.values import Series, Task, as_numbers, as_texts, holds_truth_valu
 from bdl.errors import BdlWarning, ConfigError
 
 FEW = 20  # different whole numbers that may be classes; digits have 10
-AS_CLASSES = "correct them, or data.task=classification takes the values as classes"
 
 
 @dataclass(frozen=True)
@@ -187,8 +186,10 @@ def find_task(values: Series, place: str, missing: Sequence[str] = ("?",)) -> tu
 
 def _numbers(values: Series, place: str, task: Task, missing: Sequence[str] = ("?",)) -> Series:
     """The target as numbers. Raises ConfigError for text, for infinite numbers, and for counts that are no counts."""
+    classes = ", or data.task=classification takes the values as classes" if takes("data.task") else ""
+    remedy = f"correct them{classes}"
     (numbers,) = of_each(
-        lambda values: perhaps_gaps(lambda: finite_numbers(values, AS_CLASSES), values, AS_CLASSES, missing),
+        lambda values: perhaps_gaps(lambda: finite_numbers(values, remedy), values, remedy, missing),
         [values], place,
     )  # fmt: skip
     if task == "counts" and (bad := (numbers < 0) | (numbers != numbers.round())).any():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bdl.advice import override
+from bdl.advice import override, takes
 from bdl.data.kinds import unit_of
 from bdl.display import count_of
 from bdl.errors import ConfigError
@@ -68,8 +68,8 @@ def find_law(
     if points and asked in (None, HURDLE):
         return _hurdle(values, every, points, std, _share_words(values, points))
     if points:
-        remedy = "loss=auto takes one that has, for a single target"
-        words = f"{_share_words(values, points)}, and {asked} has no mass there: {remedy}"
+        remedy = f"{override('loss', 'auto')} takes one that has, for a single target"
+        words = f"{_share_words(values, points)}, and {_named(asked)} has no mass there: {remedy}"
     return TargetLaw(mean, std, _rounded(values, std), words)
 
 
@@ -124,11 +124,12 @@ def _hurdle(values: np.ndarray, every: np.ndarray, points: list[float], std: flo
 def _positive(values: np.ndarray, every: np.ndarray, asked: str, name: str, std: float) -> TargetLaw:
     """A law of positive numbers. Raises ConfigError where some are not."""
     if (wrong := every[every <= 0]).size:
-        same = (wrong == wrong[0]).all()
+        same = takes("data.missing") and (wrong == wrong[0]).all()
         leave = f", {override('data.missing', ['?', f'{name}={wrong[0]:g}'])} leaves these rows out" if same else ""
         raise ConfigError(
-            f"{asked} takes positive numbers, and {override('data.target', name)} has {count_of(len(wrong), 'value')} "
-            f"below or at 0, such as {wrong[0]:g}: loss=auto finds one that fits, loss=normal takes all numbers{leave}"
+            f"{_named(asked)} takes positive numbers, and {override('data.target', name)} has "
+            f"{count_of(len(wrong), 'value')} below or at 0, such as {wrong[0]:g}: {override('loss', 'auto')} finds "
+            f"one that fits, {override('loss', 'normal')} takes all numbers{leave}"
         )
     support = _fitted(values / std, 0.0, None, tails=("log",))
     limit = LIMIT * float(values.max() / std)
@@ -143,8 +144,8 @@ def _ordinal(values: np.ndarray, every: np.ndarray, name: str) -> TargetLaw:
     levels = np.unique(every)
     if len(levels) > MOST:
         raise ConfigError(
-            f"{ORDINAL} is a law of a few levels, and {override('data.target', name)} has {len(levels)} different "
-            f"values, more than {MOST}: loss=auto finds a law that fits"
+            f"{_named(ORDINAL)} is a law of a few levels, and {override('data.target', name)} has {len(levels)} "
+            f"different values, more than {MOST}: {override('loss', 'auto')} finds a law that fits"
         )
     counts = (values[:, None] == levels).sum(0) + 0.5  # a level that held-out rows alone have, has a share too
     below = counts.cumsum()[:-1] / counts.sum()
@@ -212,10 +213,16 @@ def _most_frequent(values: np.ndarray, name: str) -> float:
     distinct, counts = np.unique(values, return_counts=True)
     if counts.max() < 2 or len(distinct) < 3:
         raise ConfigError(
-            f"{HURDLE} needs a value that is repeated, and others; {override('data.target', name)} has {len(distinct)} "
-            f"different values in {len(values)} rows: loss=auto finds a law that fits"
+            f"{_named(HURDLE)} needs a value that is repeated, and others; {override('data.target', name)} has "
+            f"{len(distinct)} different values in {len(values)} rows: {override('loss', 'auto')} finds a law that fits"
         )
     return float(distinct[counts.argmax()])
+
+
+def _named(asked: str | None) -> str:
+    """A likelihood as the reader asked for it."""
+    word = next((word for word, name in NAMES.items() if name == asked), "auto")
+    return str(asked) if takes("loss._target_") else override("loss", word)
 
 
 def _share_words(values: np.ndarray, points: list[float]) -> str:

@@ -9,9 +9,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bdl.batch import map_tensors
+from bdl.data.ordered import size_of
 from bdl.devices import widest
 from bdl.engine.stack import ChainStack
-from bdl.lightning.host import batch_size_of, in_order
+from bdl.lightning.host import in_order
 
 
 class FullGradient:
@@ -53,4 +54,4 @@ class FullGradient:
     def _most(self) -> int | None:
         """Items of a batch: on an accelerator as many as a step has, which fit; on a CPU as many as suit."""
         loader = self._module.trainer.train_dataloader
-        return None if self._module.device.type == "cpu" else batch_size_of(loader)
+        return None if self._module.device.type == "cpu" else size_of(loader)

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from bdl.batch import Inputs, Reader
 from bdl.data.loader import TensorBatches, WorkerBatches
+from bdl.data.ordered import ordered
 from bdl.engine.forward import Forward
 from bdl.engine.functional import drops_out
 from bdl.engine.stack import ChainStack
@@ -65,11 +66,6 @@ def loss_of(module: nn.Module) -> Any:
 def dataset_of(loader: Any) -> Any:
     """The data set of any loader; None where it has no attribute of that name."""
     return getattr(loader, "dataset", None)
-
-
-def batch_size_of(loader: Any) -> int | None:
-    """The items of a batch; None where the loader does not say it."""
-    return getattr(loader, "batch_size", None)
 
 
 def batches_of(loader: Any) -> int | None:
@@ -132,10 +128,7 @@ def in_order(loader: Any, most: int | None = None) -> Iterable[Any]:
         slices = loader.slices()
         return slices if most is None else slices.bound(most)
     if isinstance(loader, DataLoader):
-        size = loader.batch_size
-        if size is None and loader.batch_sampler is not None:  # a batch sampler of the user's decides it
-            size = getattr(loader.batch_sampler, "batch_size", 1)
-        return DataLoader(loader.dataset, batch_size=size, collate_fn=loader.collate_fn)
+        return ordered(loader)
     raise ConfigError(
         f"full-data energies need the items in a fixed order, which {type(loader).__name__} does not give: use a "
         "DataLoader or TensorBatches"

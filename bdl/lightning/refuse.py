@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sized
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.utils.data import (
+    DataLoader,
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
@@ -19,11 +21,13 @@ from torch.utils.data import (
     default_collate,
 )
 
-from bdl.batch import Reader
+from bdl.batch import Reader, tensors_in
 from bdl.data.loader import TensorBatches, WorkerBatches
+from bdl.data.ordered import asks_for_batches, counts_of, data_in_words, length_of, size_of
+from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import WHOLE
-from bdl.lightning.host import batch_size_of, dataset_of
+from bdl.lightning.host import dataset_of, sampled_net
 from bdl.likelihoods import CategoricalNLL, Likelihood
 from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep
@@ -65,18 +69,27 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"each of {trainer.world_size} devices would see the same batches: "
             "loader.shard(trainer.global_rank, trainer.world_size) gives each its part"
         )
-    data, items = dataset_of(loader), sampler.num_data
-    if isinstance(data, Sized):
-        items, elements = len(data), elements_of(loader)
-        if sampler.num_data != items and not items < sampler.num_data <= items * elements:
+    if isinstance(loader, list | tuple | dict) and next(tensors_in(loader), None) is not None:
+        raise ConfigError(
+            f"Lightning takes a {type(loader).__name__} as several loaders, and each tensor in it as one: give "
+            "DataLoader(batches, batch_size=None, shuffle=True)"
+        )
+    net = sampled_net(trainer.lightning_module, None)
+    axis = int(isinstance(net, ChainStack) and not net.shared and not net.follows_loader)
+    items, counts = sampler.num_data, counts_of(loader, axis)
+    if counts and items not in counts:
+        elements = elements_of(loader, axis)
+        if not counts[0] < items <= counts[-1] * elements:
             each = f" of {elements} elements" if elements > 1 else ""
             raise ConfigError(
-                f"num_data = {sampler.num_data}, but the training data have {items} items{each}: set "
-                f"num_data={items * elements}"
+                f"num_data = {items}, but {data_in_words(counts)}{each}: set num_data={counts[-1] * elements}"
             )
-    if data is not None:
-        _warn_of_a_part(trainer, sampler, items)
-    size = batch_size_of(loader)
+        items = counts[-1]
+    if len(counts) > 1 and items == counts[0] > counts[-1]:
+        line = f"{data_in_words(counts)}, and the posterior is that of num_data = {items}: set num_data={counts[-1]}"
+        _warn_once(sampler, line, line)
+    _warn_of_a_part(trainer, sampler, length_of(loader) or items)
+    size = size_of(loader)
     if size is not None and sampler.dynamics.batch_of(items, seen := size * trainer.world_size) > seen:
         devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
         raise ConfigError(
@@ -89,40 +102,50 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
 def _warn_of_a_part(trainer: L.Trainer, sampler: Sampler, items: int) -> None:
     """Warn once where the run visits a part of the data only, or some items more often than others."""
     note, remedy = _part(trainer, items)
-    note = note and f"{note}, and the posterior is that of all {items}"
-    if note and note not in sampler.notes:
-        sampler.notes.append(note)
-        warnings.warn(f"{note}: {remedy}", BdlWarning, stacklevel=3)
+    if note:
+        note = f"{note}, and the posterior is that of all {items}"
+        _warn_once(sampler, note, f"{note}: {remedy}")
 
 
 def _part(trainer: Any, items: int) -> tuple[str, str]:
     """Which items the run visits, or prefers, and a remedy; empty words where it visits all alike."""
     loader = trainer.train_dataloader
-    batches = getattr(loader, "batch_sampler", None)
-    order: Any = getattr(batches, "sampler", getattr(loader, "sampler", None))
+    chooses: Any = getattr(loader, "batch_sampler", None)
+    if chooses is None and isinstance(loader, DataLoader) and asks_for_batches(loader):
+        chooses = loader.sampler
+    order: Any = getattr(chooses, "sampler", getattr(loader, "sampler", None))
     if isinstance(order, SequentialSampler):
         steps = trainer.estimated_stepping_batches
-        visited = steps * trainer.accumulate_grad_batches * (batch_size_of(loader) or items) * trainer.world_size
+        visited = steps * trainer.accumulate_grad_batches * (size_of(loader) or items) * trainer.world_size
         if visited >= items or steps < TRIAL:
             return "", ""
         return f"{steps} steps visit the first {visited} items", "shuffle the loader, or run longer than an epoch"
-    remedy = "give the loader a Subset of the data, and count its items"
     if isinstance(order, RandomSampler | DistributedSampler) or not isinstance(order, Sized):
         return "", ""
+    name, remedy = type(order).__name__, "give the loader a Subset of the data, and count its items"
     if len(order) < items:
-        return f"{type(order).__name__} visits {len(order)} items", remedy
-    return (
-        (f"{type(order).__name__} prefers some items", remedy) if isinstance(order, WeightedRandomSampler) else ("", "")
-    )
+        return f"{name} visits {len(order)} items", remedy
+    fixed = isinstance(order, list | tuple | Tensor | np.ndarray)
+    repeats = fixed and len(np.unique(np.asarray(order))) < items  # type: ignore[arg-type]
+    return (f"{name} prefers some items", remedy) if repeats or isinstance(order, WeightedRandomSampler) else ("", "")
 
 
-def elements_of(loader: Any) -> int:
+def _warn_once(sampler: Sampler, note: str, line: str) -> None:
+    if note not in sampler.notes:
+        sampler.notes.append(note)
+        warnings.warn(line, BdlWarning, stacklevel=4)
+
+
+def elements_of(loader: Any, axis: int = 0) -> int:
     """The elements of the first item that have a class each, such as tokens; 1 where an item has one target."""
     try:
         y = loader.y[0] if isinstance(loader, TensorBatches) else Reader()(loader.dataset[0])[1]
     except Exception:  # a data set of somebody's own may be read in another way
         return 1
-    return y.numel() if isinstance(y, Tensor) and not y.is_floating_point() else 1
+    if not isinstance(y, Tensor) or y.is_floating_point():
+        return 1
+    batches = isinstance(loader, DataLoader) and loader.batch_sampler is None and not asks_for_batches(loader)
+    return y.numel() // max(1, y.shape[axis]) if batches else y.numel()
 
 
 def check_targets(trainer: L.Trainer, loss: Any, outputs_of: Callable[[Tensor], Tensor] | None = None) -> None:

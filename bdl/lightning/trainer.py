@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from bdl.errors import BdlWarning, ConfigError
+
+LOGGERS = ("lightning.pytorch", "lightning.fabric")
 
 
 def assemble(
@@ -48,11 +51,25 @@ def assemble(
 
 def silence_lightning(speaks: bool = True) -> None:
     """Hide Lightning's messages and warnings. One process prints bdl's own."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
+    for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning.*")
     # This filter must follow: a warning raised from a LightningModule counts as Lightning's.
     warnings.filterwarnings("default" if speaks else "ignore", category=BdlWarning)
+
+
+@contextmanager
+def silenced_lightning() -> Iterator[None]:
+    """Run the block, in which a Trainer is made and used, under `silence_lightning`; then all is as before."""
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    levels = [each.level for each in loggers]
+    try:
+        with warnings.catch_warnings():
+            silence_lightning()
+            yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
 
 
 def fit(trainer: L.Trainer, module: L.LightningModule, data: Any, checkpoint: Path | None = None) -> None:

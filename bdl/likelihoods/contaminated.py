@@ -18,7 +18,6 @@ class ContaminatedNormal(Distribution):
     std: of the items that are no outliers; `stddev` is that of the whole.
     """
 
-
     def __init__(self, mean: Tensor, std: Tensor, share: float):
         self.location, self.std, self.share = mean, std, share
         super().__init__(mean.shape, validate_args=False)

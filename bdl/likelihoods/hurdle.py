@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
+from bdl.advice import override, takes
 from bdl.errors import ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns, moments_of, refuse_targets
 from bdl.likelihoods.mixed import MixedLaw, is_point
@@ -161,7 +162,7 @@ def outside(support: Support) -> tuple[str, str]:
     where = f"not between {low:g} and {high:g}" if math.isfinite(low) and math.isfinite(high) else (
         f"not above {low:g}" if math.isfinite(low) else f"not below {high:g}"
     )  # fmt: skip
-    return where, "loss=normal takes all numbers"
+    return where, f"{override('loss', 'normal')} takes all numbers" if takes("loss") else "correct them"
 
 
 def moments_on_line(support: Support, y: Tensor) -> tuple[Tensor, Tensor]:

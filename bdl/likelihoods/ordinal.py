@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
+from bdl.advice import override, takes
 from bdl.errors import ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns, refuse_targets
 
@@ -134,7 +135,8 @@ class OrdinalNLL(Likelihood):
     def check(self, y: Tensor, outputs: int | None = None) -> None:
         super().check(y, outputs)
         known = (y.unsqueeze(-1) == y.new_tensor(self.levels)).any(-1)
-        refuse_targets(~known, y, "none of the levels", "correct them, or loss=normal takes all numbers")
+        remedy = f"correct them, or {override('loss', 'normal')} takes all numbers" if takes("loss") else "correct them"
+        refuse_targets(~known, y, "none of the levels", remedy)
 
     def constant(self, y: Tensor) -> Distribution:
         counts = (y.unsqueeze(-1) == y.new_tensor(self.levels)).sum(0).to(y.dtype) + 1  # (k, K)

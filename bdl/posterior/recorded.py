@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from bdl.errors import BdlWarning
+from bdl.forward_code import difference
 from bdl.identity import architecture
 from bdl.likelihoods import Likelihood, in_words, likelihood_of
 from bdl.posterior.samples import brief, first_difference
+from bdl.snapshot import NETWORK
 
 COMPILED = ("_orig_mod", "module")  # what torch.compile and DataParallel call the network in them
 
@@ -23,9 +25,9 @@ def tell_differences(target: Mapping[str, Any], net: nn.Module, whole: nn.Module
 
     net: the network of the samples. whole: the module that was given, which may hold it.
     """
-    found = of_part(whole, net), of_network(target.get("model"), net), of_likelihood(target.get("loss"), given)
-    for difference in filter(None, found):
-        warnings.warn(difference, BdlWarning, stacklevel=3)  # at the caller's caller
+    of_net = of_network(target.get("model"), net) or of_code(target.get(NETWORK), net)
+    for line in filter(None, (of_part(whole, net), of_net, of_likelihood(target.get("loss"), given))):
+        warnings.warn(line, BdlWarning, stacklevel=3)  # at the caller's caller
 
 
 def of_part(whole: nn.Module, net: nn.Module) -> str | None:
@@ -49,9 +51,9 @@ def of_network(model: Any, net: nn.Module) -> str | None:
     if recorded is None:
         return None
     there, here = _compared(recorded, given), _compared(given, recorded)
-    if not (difference := first_difference(there, here)):
+    if not (first := first_difference(there, here)):
         return None
-    key = f"{difference[0]}."
+    key = f"{first[0]}."
     path = max((path for path in {**there, **here} if key.startswith(f"{path}.")), key=len, default="")
     layers = there.get(path, {}), here.get(path, {})
     settings = layers[0].get("type") == layers[1].get("type")
@@ -59,6 +61,14 @@ def of_network(model: Any, net: nn.Module) -> str | None:
     return (
         f"the run sampled a network with {was} at {path or 'its top'}, and this one has {now}: pass the net of the run"
     )
+
+
+def of_code(recorded: Any, net: nn.Module) -> str | None:
+    """Where settings and code of the network differ from what `bdl.forward_code.described` has recorded."""
+    if (found := difference(recorded, net)) is None:
+        return None
+    path, what = found
+    return f"the run sampled another network: at {path or 'its top'} {what}; pass the net of the run"
 
 
 def of_likelihood(loss: Any, given: Likelihood | None) -> str | None:

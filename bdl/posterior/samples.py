@@ -21,6 +21,7 @@ from bdl.errors import BdlWarning, StoreError
 from bdl.posterior.index import temperatures_of
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.weights import Keyed, Weights
+from bdl.snapshot import NETWORK
 from bdl.torch_private import versions
 
 GROUP_BYTES = 2**22  # bytes of sample files that are in memory together, unless one file alone is larger
@@ -265,7 +266,9 @@ def stores_of(run_dirs: str | Path | Sequence[str | Path], skip_bad: bool = Fals
 
 def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
     """Raise StoreError if two runs sampled different laws. It names the first key in which their targets differ."""
-    if difference := first_difference(*(dict(s.target(), temperature=temperatures_of(s.records())) for s in (a, b))):
+    targets = ({key: value for key, value in s.target().items() if key != NETWORK} for s in (a, b))
+    of_both = zip(targets, (a, b), strict=True)
+    if difference := first_difference(*(dict(t, temperature=temperatures_of(s.records())) for t, s in of_both)):
         key, in_a, in_b = difference
         raise StoreError(
             f"runs of different targets are not merged: {key} is {brief(in_a)} in {a.run_dir}, {brief(in_b)} in "

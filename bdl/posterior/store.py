@@ -121,7 +121,7 @@ class SampleStore(Shown):
         tensors = stacked_tensors(net, sampler.chains, self._frozen.tensors)
         if last < 0:
             _warn_of_a_sum(sampler, now)
-            self.write_target(describe_target(sampler, loss, tensors), stack, self._frozen)
+            self.write_target(describe_target(sampler, loss, tensors, net), stack, self._frozen)
         if (psi := sampler.psi()) is not None:
             self.write_weighting(stack, *psi)
         self.write_excluded(stack, sampler.excluded())

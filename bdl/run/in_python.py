@@ -5,7 +5,6 @@ They sample a network and report a run of any Trainer, or of any loop that left 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, overload
@@ -17,14 +16,15 @@ import bdl
 from bdl.checkpoint import found_checkpoint
 from bdl.data.fingerprint import fingerprint
 from bdl.data.module import DataModule, in_order
+from bdl.data.ordered import size_of
 from bdl.errors import ConfigError, Stopped
 from bdl.identity import architecture, code_of, identity
 from bdl.interrupts import explained, signal_in_words, terminable
 from bdl.law.measure import measure_law
 from bdl.lean import L
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.host import batch_size_of, callbacks_of, find_sampler, loss_of, plain_net
-from bdl.lightning.trainer import assemble, fit, silence_lightning
+from bdl.lightning.host import batches_of, callbacks_of, find_sampler, loss_of, plain_net
+from bdl.lightning.trainer import assemble, fit, silenced_lightning
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.begun import begun_by, entry_of_code, interruption
@@ -122,8 +122,8 @@ def sample(
         threads: of the CPU, for sampling and the report; one is fastest for a small network, None takes all cores.
             Afterwards torch has as many as before.
         callbacks: further ones.
-        sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the length
-            of the loader's data set; items of several observations, such as pixels, need their number.
+        sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the number
+            of items in the loader's batches; items of several observations, and data without a length, need it.
 
     Raises ConfigError for settings that cannot be sampled, and for a folder with a run of another network, other data,
     loss, schedule or setting of the sampler, of which it names the first; Stopped after Ctrl-C or SIGTERM, once the
@@ -131,8 +131,8 @@ def sample(
     """
     check_arguments(steps, keep, start, test, schedule, seed, callbacks, sampler)
     thread_count(threads)
-    one, dataset = built(net), checked_data(loader)
-    law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
+    one, items = built(net), checked_data(loader, sampler.get("num_data"))
+    law = {"dynamics": dynamics, "num_data": items, "lr": lr, "seed": seed, **sampler}
     stack = one if chains is None else stacked(net, loader, chains, start, law)
     module = bdl.BayesianModule(stack, SamplerSettings(**law), loss)
     target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
@@ -142,20 +142,18 @@ def sample(
     again, record = begun_by(record, Path(run_dir), checkpoint)
     save = bdl.SaveLast(checkpoint.parent, checkpoint_every, checkpoint.stem, run=record)
     keep = keep or default_keep(steps)
-    measures = measures_energies(full_energy, keep.count(steps) / steps, len(dataset), len(loader))  # type: ignore[arg-type]
+    measures = measures_energies(full_energy, keep.count(steps) / steps, items, batches_of(loader))
     collect = bdl.CollectSamples(keep, run_dir, full_energy=measures, target=target, overwrite=again)
     labelled = test if test is None or isinstance(test, Mapping) else {"test": test, "train": loader}
     later = [*([] if schedule is None else [schedule]), *([] if labelled is None else [bdl.Report(labelled)])]
     ours = [collect, bdl.Monitor(monitor_every), bdl.StepProgress(folder=run_dir), save]
     what = f"Lightning makes no Trainer with accelerator={accelerator!r} and these callbacks"
-    trainer = assemble(
-        [*ours, *callbacks, *later], run_dir, refusal=what, accelerator=accelerator, devices=1, max_steps=steps,
-        max_epochs=-1,
-    )  # fmt: skip
+    settings = {"accelerator": accelerator, "devices": 1, "max_steps": steps, "max_epochs": -1}
     kept = explained(lambda: interruption(run_dir, save.path, module.sampler.steps == steps))
-    with warnings.catch_warnings(), on_threads(threads), terminable(), kept:
-        silence_lightning()
-        fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
+    with silenced_lightning():
+        trainer = assemble([*ours, *callbacks, *later], run_dir, refusal=what, **settings)
+        with on_threads(threads), terminable(), kept:
+            fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by {signal_in_words(save.signum)}; the same call resumes from {save.path}")
     return bdl.Posterior.opened(run_dir, one, likelihood=own_likelihood(module.loss))
@@ -166,7 +164,7 @@ def _identity(
 ) -> dict[str, Any]:
     """What the same call of `sample` has in common with this one, but for network and data, as plain values."""
     prior = {"prior": law["prior"].identity()} if "prior" in law else {}
-    about = {"chains": chains, "loss": module.loss, "batch_size": batch_size_of(loader)}
+    about = {"chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
     about |= entry_of_code(code_of(module.loss))
     return identity({**law, **prior, **about, "schedule": None if schedule is None else schedule.functions})
 
@@ -231,7 +229,7 @@ def law_of(
     batches = in_order(loader, None)
     if loss is None or batches is None or sampler.host.group is not None:
         return {}
-    return measure_law(posterior, sampler, loss, batches, sampler.steps, batch_size_of(loader) or 1, states=states)
+    return measure_law(posterior, sampler, loss, batches, sampler.steps, size_of(loader) or 1, states=states)
 
 
 class Report(StepCallback):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from torch import nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader
 
 import bdl
+from bdl.data.ordered import counts_of, data_in_words
 from bdl.errors import ConfigError
 from bdl.frozen import check_parameters, refuse_parallel
-from bdl.lightning.host import dataset_of
+from bdl.lightning.host import batches_of
 
 Network = nn.Module | Callable[[], nn.Module]
 DEAR = 0.1  # share of the work of the steps above which energies over all the data are left out, unless asked for
@@ -38,22 +39,33 @@ def stacked(
     return bdl.ChainStack(net, chains, start=start, seed=law["seed"], shared=shared, **part)
 
 
-def checked_data(loader: Any) -> Sized:
-    """The data set of the loader. Raises ConfigError for data that cannot be sampled."""
-    dataset = dataset_of(loader)
-    if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
-        raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
-    if not len(dataset) or not len(loader):
-        what = f"the loader has no batch of its {len(dataset)} items"
-        raise ConfigError(f"{what}: give it data, or lower batch_size")
-    return dataset
+def checked_data(loader: Any, num_data: int | None = None) -> int:
+    """N, the items of the loader's data. Raises ConfigError for data that cannot be sampled. num_data: where given."""
+    if isinstance(loader, list | tuple) and loader and isinstance(loader[0], Mapping | list | tuple):
+        raise ConfigError(
+            f"bdl.sample needs a loader, got a {type(loader).__name__}: if it holds batches, give "
+            "DataLoader(batches, batch_size=None, shuffle=True)"
+        )
+    counts = counts_of(loader)
+    if not counts and (num_data is None or not isinstance(loader, DataLoader)):
+        raise ConfigError(
+            f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}: a DataLoader over "
+            "a stream needs num_data, the number of its items"
+        )
+    if counts and (not counts[-1] or not batches_of(loader)):
+        raise ConfigError(f"the loader has no batch of its {counts[-1]} items: give it data, or lower batch_size")
+    if len(counts) > 1 and num_data is None:
+        raise ConfigError(f"{data_in_words(counts)}: set num_data to the number of independent observations")
+    return num_data or next(iter(counts))
 
 
-def measures_energies(asked: bool | None, kept: float, items: int, batches: int) -> bool:
+def measures_energies(asked: bool | None, kept: float, items: int, batches: int | None) -> bool:
     """Whether U is measured over all the data at every kept state; says on the screen what that costs, or is spared.
 
-    kept: states a step. batches: of a pass over the items.
+    kept: states a step. batches: of a pass over the items; None, where nobody knows them, measures only if asked.
     """
+    if batches is None:
+        return bool(asked)
     cost = kept * batches / BACKWARD
     measures = cost <= DEAR if asked is None else asked
     if cost > DEAR and asked is not False:

@@ -16,6 +16,7 @@ from PIL import Image
 
 import bdl
 from bdl.data.module import DataModule, as_data_module, in_order
+from bdl.data.ordered import counts_of
 from bdl.display import count_of
 from bdl.errors import ConfigError
 from bdl.lean import L
@@ -123,7 +124,7 @@ def _measured_facts(request: ReportRequest, summary: Summary) -> dict[str, str]:
         **facts_of_samples(posterior, summary),
         **({} if math.isnan(t_eff) else {"T_eff": f"{t_eff:.3g}, the mean over directions"}),
         "prior": prior["type"].removeprefix("bdl.") if isinstance(prior, dict) else str(prior),
-        **({"train metrics": f"on {len(splits['train'].dataset):,} items"} if "train" in splits else {}),
+        **({"train metrics": f"on {counts_of(splits['train'])[-1]:,} items"} if "train" in splits else {}),
     }
 
 

@@ -113,7 +113,9 @@ class Potential(Saved):
         """() or (C,) the loss that the closure returns, of a batch or of all the data; it has back-propagated it."""
         loss: Any = None
         if closure is not None:
-            loss = self.closures.call(closure, compares=self.chain.host.items is None)
+            host = self.chain.host
+            compares = host.items is None or host.own_backward and host.loss_is_whole
+            loss = self.closures.call(closure, compares, changes=host.items is None)
         if loss is not None:
             loss = torch.as_tensor(loss)
             self.chain.watches_gradients = loss.requires_grad

@@ -15,17 +15,25 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from bdl.advice import naming
 from bdl.data.encoding import InputEncoding
 from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
+from bdl.data.missing_codes import warn_of_codes
 from bdl.errors import check_choice, check_whole
 from bdl.likelihoods import Likelihood
 from bdl.models.mlp import MLP, hidden_layers
 from bdl.run.threads import on_threads
 from bdl.samplers.dynamics.base import Transition
-from bdl.sklearn.rows import group_numbers
+from bdl.sklearn.rows import checked_inputs, group_numbers
 from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
+
+# What an estimator calls the keys of the command, for messages
+ARGUMENTS = {
+    "data.target": "", "loss": "loss", "data.batch_size": "batch_size", "sampler.lr": "lr", "sampler": "sampler",
+    "data.group": "groups", "data.weight": "sample_weight", "model.hidden": "hidden_layer_sizes",
+}  # fmt: skip
 
 
 def dense(X: Any) -> np.ndarray:
@@ -62,7 +70,7 @@ class BayesianMLP(BaseEstimator):
     def _predictive(self, X: Any) -> Any:
         """A `bdl.Prediction` of classes, or a `bdl.ValuePrediction` of the standardised target."""
         check_is_fitted(self)
-        rows: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse=True)
+        rows: Any = validate_data(self, checked_inputs(X), reset=False, dtype=np.float64, accept_sparse=True)
         frame = self._frame(dense(rows))
         if self.standardize:
             self.encoding_.warn_of_far(frame, self.posterior_.target["num_data"], "X")
@@ -74,7 +82,7 @@ class BayesianMLP(BaseEstimator):
         self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any, weights: Tensor | None
     ) -> None:
         """Learn the encoding of X (n, features), and sample the posterior of the network for the encoded y."""
-        columns = [str(name) for name in getattr(self, "feature_names_in_", range(X.shape[1]))]
+        columns = self._names()
         frame = pd.DataFrame(X, columns=columns)
         learned = (NumberColumn.learn(frame[name]) for name in columns)
         as_it_is = (NumberColumn(name, mean=0.0, std=1.0, fill=0.0, gaps=False) for name in columns)
@@ -83,9 +91,20 @@ class BayesianMLP(BaseEstimator):
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)
         codes = group_numbers(groups, len(y), "groups")
-        self.posterior_, self.verdict_ = sample(
-            net, likelihood, self.encoding_.encode(self._frame(X), "X: ", "X"), y, plan, codes, weights
-        )
+        with naming(ARGUMENTS):
+            self.posterior_, self.verdict_ = sample(
+                net, likelihood, self.encoding_.encode(self._frame(X), "X: ", "X"), y, plan, codes, weights
+            )
+
+    def _names(self) -> list[str]:
+        return [str(name) for name in getattr(self, "feature_names_in_", range(self.n_features_in_))]
+
+    def _dense(self, X: Any) -> np.ndarray:
+        """`dense` rows to fit. Warns of codes for missing values; zeros of a sparse matrix are none."""
+        if not issparse(X):
+            with naming(ARGUMENTS):
+                warn_of_codes(pd.DataFrame(X, columns=self._names()), self._names(), (), "X", stacklevel=4)
+        return dense(X)
 
     def _frame(self, X: np.ndarray) -> pd.DataFrame:
         return pd.DataFrame(X, columns=[column.name for column in self.encoding_.columns])

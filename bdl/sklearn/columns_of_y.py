@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from bdl.data.missing_codes import warn_of_codes
 from bdl.data.target import NumberTarget
 from bdl.data.target_law import HURDLE, NAMES, NORMAL, ORDINAL
 from bdl.data.targets import NumberTargets, labels_of, number_targets
@@ -37,7 +38,9 @@ def learn_classes(y: np.ndarray) -> tuple[list[np.ndarray], Tensor, Likelihood]:
     for j, each in enumerate(classes):
         if len(each) < 2:
             name = "y" if y.ndim == 1 else f"y[:, {j}]"
-            raise ConfigError(f"{name} has one class only, {each[0]!r}: give rows of another class")
+            raise ConfigError(
+                f"{name} has one class only, {each[:1].tolist()[0]!r}, in {len(y)} rows: give rows of another class"
+            )
     codes = torch.from_numpy(np.stack([codes for _, codes in columns], 1).reshape(y.shape)).long()
     return classes, codes, CategoricalNLL() if y.ndim == 1 else MultiCategoricalNLL(tuple(map(len, classes)))
 
@@ -69,6 +72,8 @@ def learn_y(y: np.ndarray, loss: str, noise: Noise, standardize: bool) -> tuple[
         part = NumberTarget.learn(column, "y", "regression", asked)
         as_it_is = not standardize and part.loss.get("_target_", NORMAL) == NORMAL
         learned.append(dataclasses.replace(part, mean=0.0, std=1.0) if as_it_is else part)
+    masses = [part.loss.get("_target_") == HURDLE for part in learned]  # at 0 they need no word
+    warn_of_codes(frame.where((frame != 0) | ~np.array(masses)), list(frame), (), "y", stacklevel=4)
     target = learned[0] if y.ndim == 1 else NumberTargets(tuple(learned))
     return target, labels_of(target, frame, "y")
 

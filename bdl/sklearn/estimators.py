@@ -13,13 +13,21 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
+from bdl.advice import naming
 from bdl.errors import ConfigError
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.class_prediction import ClassColumnsPrediction, Prediction
 from bdl.posterior.prediction import ValuePrediction
-from bdl.sklearn.base import BayesianMLP, dense
+from bdl.sklearn.base import ARGUMENTS, BayesianMLP, dense
 from bdl.sklearn.columns_of_y import law_of_y, learn_classes, learn_y, normalised
-from bdl.sklearn.rows import group_numbers, rows_that_count
+from bdl.sklearn.rows import (
+    checked_classes,
+    checked_inputs,
+    checked_numbers,
+    group_numbers,
+    refuse_probabilities,
+    rows_that_count,
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -76,9 +84,11 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
 
         Raises ValueError for values that are missing or not finite, and for one class only.
         """
+        X, y = checked_inputs(X), checked_classes(y)
         X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, multi_output=True, ensure_min_samples=2)
         y = column_or_1d(y, warn=True) if y.shape[1:] == (1,) else dense(y)
-        X, y, groups, weights = rows_that_count(dense(X), y, groups, sample_weight)
+        X, y, groups, weights = rows_that_count(self._dense(X), y, groups, sample_weight)
+        refuse_probabilities(y)
         check_classification_targets(y)
         classes, codes, law = learn_classes(y)
         self.classes_ = classes[0] if y.ndim == 1 else classes
@@ -171,12 +181,14 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
 
         Raises ValueError for values that are missing or not finite, for a constant y, and where `loss` does not fit y.
         """
+        X, y = checked_inputs(X), checked_numbers(y)
         X, y = validate_data(
             self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, multi_output=True, ensure_min_samples=2
         )
-        X, y, groups, weights = rows_that_count(dense(X), y, groups, sample_weight)
+        X, y, groups, weights = rows_that_count(self._dense(X), y, groups, sample_weight)
         self._y_has_columns = y.ndim > 1
-        self.target_, labels = learn_y(y, self.loss, self.noise, self.standardize)
+        with naming(ARGUMENTS):
+            self.target_, labels = learn_y(y, self.loss, self.noise, self.standardize)
         net, likelihood = law_of_y(self.target_, self.loss, self.noise, lambda outputs: self._net(outputs, len(y)))
         self._sample(X, labels, net, likelihood, groups, weights)
         return self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from bdl.data.loader import TensorBatches, TensorSlices
 from bdl.disk.temporary import own_folder
 from bdl.errors import ConfigError, VerdictWarning, check_choice, check_whole
 from bdl.law.measure import measure_law
-from bdl.lightning.trainer import assemble, fit, silence_lightning
+from bdl.lightning.trainer import assemble, fit, silenced_lightning
 from bdl.likelihoods import Likelihood, WeightedNLL, with_weights
 from bdl.posterior.report.next_steps import of_an_estimator
 from bdl.posterior.report.numbers import without_scores
@@ -228,10 +227,5 @@ def judge(posterior: bdl.Posterior, x: Tensor, y: Tensor, monitor: bdl.Monitor, 
 @contextlib.contextmanager
 def quiet_on_one_thread() -> Iterator[None]:
     """Hide Lightning's messages, and run torch on one thread: the fastest for small networks, and sums never differ."""
-    with contextlib.ExitStack() as afterwards:
-        for logger in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric")):
-            afterwards.callback(logger.setLevel, logger.level)
-        afterwards.enter_context(warnings.catch_warnings())
-        afterwards.enter_context(on_threads(1))
-        silence_lightning()
+    with silenced_lightning(), on_threads(1):
         yield

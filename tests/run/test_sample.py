@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import html
+import io
+import logging
 import re
 import sys
 
@@ -57,6 +59,19 @@ OTHERS = {
     "lr": (dict(lr=0.02), "lr was 0.01 there, and is 0.02 now; give another run_dir"),
     "friction": (dict(dynamics=bdl.SGHMC(0.5)), "dynamics.friction was 0.1 there, and is 0.5 now"),
 }
+
+
+def test_what_lightning_says_of_its_devices_is_not_shown_and_its_loggers_stay_as_they_were(tmp_path, capsys):
+    said, loggers = io.StringIO(), [logging.getLogger(f"lightning.{name}") for name in ("pytorch", "fabric")]
+    handler = logging.StreamHandler(said)
+    for each in loggers:
+        each.addHandler(handler)
+        each.setLevel(logging.INFO)
+    bdl.sample(mlp(), None, loader(), tmp_path, steps=4, lr=0.01, accelerator="cpu", keep=EveryStep(1, 1))
+    for each in loggers:
+        each.removeHandler(handler)
+    assert said.getvalue() == "" and "available" not in "".join(capsys.readouterr())
+    assert [each.level for each in loggers] == [logging.INFO] * 2
 
 
 @pytest.mark.parametrize(("name", "steps"), [*((name, 4) for name in OTHERS), ("labels", 6)])

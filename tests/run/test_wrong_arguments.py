@@ -101,7 +101,7 @@ SAMPLE = {
     "a loss without a gradient": (dict(loss=lambda o, y: torch.tensor(1.0)), "the loss has no gradient: compute it"),
     "no data": (dict(loader=loader(X[:0], Y[:0])), "the loader has no batch of its 0 items"),
     "no batch": (dict(loader=loader(batch_size=100, drop_last=True)), "the loader has no batch of its 40 items"),
-    "a stream": (dict(loader=DataLoader(Stream())), "needs a loader over a data set with a length"),
+    "a stream": (dict(loader=DataLoader(Stream())), "over a data set with a length, got DataLoader: .* needs num_data"),
     "classes": (dict(loader=loader(y=Y + 5)), "y has 10 of 10 values that are none of the 3 classes; the first is"),
     "classes of items": (dict(loader=DataLoader(Items(), 10)), "y has 10 of 10 values that are none of the 3 classes"),
     "width": (dict(net=nn.Linear(4, 3)), r"Linear does not take the inputs float32 \(10, 3\): mat1 and mat2 shapes"),

@@ -29,7 +29,7 @@ from bdl.posterior.store import SampleStore
 from bdl.posterior.tensors import KEY as FROZEN_KEY
 from bdl.posterior.tensors import FrozenPart, copies_of, frozen_names, stacked_tensors
 from bdl.schedules import Keep
-from bdl.snapshot import describe_target
+from bdl.snapshot import NETWORK, describe_target
 
 
 class CollectSamples(SamplerCallback):
@@ -95,7 +95,7 @@ class CollectSamples(SamplerCallback):
         if not isinstance(pl_module, BayesianModule):  # a BayesianModule says more itself
             self._visits = Visits(trainer, pl_module, self.sampler, weighs_parts=False)
             alone = trainer.accumulate_grad_batches == 1
-            host = replace(self.sampler.host, items=lambda: self._visits.items if alone else None)
+            host = replace(self.sampler.host, items=lambda: self._visits.items if alone else None, own_backward=True)
             self.sampler.host = host_under(trainer, host)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
         tests_code = trainer.fast_dev_run  # type: ignore[attr-defined]
@@ -200,8 +200,9 @@ class CollectSamples(SamplerCallback):
         return copies_of(rows, tensors, sampler.chains, sampler.chain.theta)
 
     def _describe_target(self, pl_module: L.LightningModule) -> dict[str, Any]:
-        tensors = stacked_tensors(sampled_net(pl_module, self.net), self.sampler.chains, self._frozen.tensors)
-        return describe_target(self.sampler, loss_of(pl_module), tensors) | self.target
+        net = sampled_net(pl_module, self.net)
+        tensors = stacked_tensors(net, self.sampler.chains, self._frozen.tensors)
+        return describe_target(self.sampler, loss_of(pl_module), tensors, net) | self.target
 
     def _known(self, which: Literal["kept", "written"]) -> str | None:
         """The last hash of the manifest that the checkpoint knows: of a run that goes on, or as it was at the end."""
@@ -227,8 +228,11 @@ class CollectSamples(SamplerCallback):
         """Raise ConfigError for a run that goes on in a folder whose samples are of another target distribution."""
         if self.sampler.steps == 0 or not self.store.has_target():
             return
-        recorded = {key: value for key, value in self.store.target().items() if key != FROZEN_KEY}
-        if (difference := first_difference(recorded, json.loads(json.dumps(target)))) is not None:
+        recorded, present = (
+            {key: value for key, value in each.items() if key not in (FROZEN_KEY, NETWORK)}
+            for each in (self.store.target(), json.loads(json.dumps(target)))
+        )
+        if (difference := first_difference(recorded, present)) is not None:
             key, there, here = difference
             raise ConfigError(
                 f"{self.store.folder} holds samples of another target distribution: {key} is {brief(there)} there, and "

@@ -9,10 +9,10 @@ from typing import Any
 import lightning as L
 import torch
 
+from bdl.data.ordered import size_of
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.callbacks.average import ModelAverage
 from bdl.lightning.callbacks.collect import CollectSamples
-from bdl.lightning.host import batch_size_of
 from bdl.samplers.dynamics.base import mean
 from bdl.schedules import EveryStep
 from bdl.tune.burn_in import MOVES, movement
@@ -89,7 +89,7 @@ class Promises(SamplerCallback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self._total = trainer.estimated_stepping_batches
-        size = batch_size_of(trainer.train_dataloader) or 1
+        size = size_of(trainer.train_dataloader) or 1
         affordable = SHARE * self._total * GRADIENT * size / self.sampler.num_data
         self._of_all_data = affordable >= FEWEST
         self._count = int(min(ROWS, affordable)) if self._of_all_data else ROWS
