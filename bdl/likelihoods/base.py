@@ -199,6 +199,15 @@ class Likelihood:
             )
 
 
+def halves(likelihood: Likelihood, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """The two numbers (..., k) of each target, in outputs (..., 2k). Raises ConfigError for an odd width."""
+    if outputs.shape[-1] % 2:
+        what = f"2 outputs for each target, and the network has {outputs.shape[-1]}"
+        raise ConfigError(f"{type(likelihood).__name__} takes {what}: give its last layer 2 for one target")
+    first, second = outputs.chunk(2, -1)
+    return first, second
+
+
 def as_columns(y: Tensor, shape: torch.Size) -> Tensor:
     """Targets y, where (..., B) may stand for (..., B, 1). Raises ConfigError if y does not fit the shape.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, NegativeBinomial, Poisson
 
 from bdl.devices import widest
-from bdl.likelihoods.base import Likelihood, Outputs, as_columns
+from bdl.likelihoods.base import Likelihood, Outputs, as_columns, halves
 from bdl.likelihoods.per_target import check_each, positive_or_none
 
 
@@ -98,5 +98,5 @@ class NegativeBinomialNLL(Likelihood):
         if self.dispersion is not None:
             self.num_targets(outputs.shape[-1])
             return outputs, outputs.new_tensor(self.dispersion).log()
-        log_mean, log_a = outputs.chunk(2, -1)
+        log_mean, log_a = halves(self, outputs)
         return log_mean, log_a

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Gamma, Independent
 
 from bdl.devices import widest
-from bdl.likelihoods.base import Likelihood, Outputs, as_columns, moments_of, refuse_targets
+from bdl.likelihoods.base import Likelihood, Outputs, as_columns, halves, moments_of, refuse_targets
 from bdl.likelihoods.hurdle import moments_on_line, outside
 from bdl.likelihoods.mixed import MixedLaw
 from bdl.likelihoods.support import Support
@@ -81,11 +81,11 @@ class LogNormalNLL(PositiveNLL):
         return Independent(self.marginals(outputs), 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
-        y = as_columns(y, outputs.chunk(2, -1)[0].shape)
+        y = as_columns(y, halves(self, outputs)[0].shape)
         return self._normal(outputs, self.support.to_line(y)) - self.support.log_slope(y).sum(-1)
 
     def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        y = as_columns(y, outputs.chunk(2, -1)[0].shape)
+        y = as_columns(y, halves(self, outputs)[0].shape)
         loss, gradient = self._normal.mean_and_gradient(outputs, self.support.to_line(y))
         return loss - self.support.log_slope(y).sum(-1).mean(-1), gradient
 
@@ -171,5 +171,5 @@ class GammaNLL(PositiveNLL):
 
     def _parameters(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """log E y, and the shape."""
-        m, s = outputs.chunk(2, -1)
+        m, s = halves(self, outputs)
         return self.center + self.spread * m, (-s).exp() / self.spread**2

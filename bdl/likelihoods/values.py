@@ -15,7 +15,7 @@ from torch.distributions import Distribution, Independent, Normal, StudentT
 from torch.nn.functional import softplus
 
 from bdl.errors import ConfigError
-from bdl.likelihoods.base import Likelihood, Outputs, as_columns
+from bdl.likelihoods.base import Likelihood, Outputs, as_columns, halves
 from bdl.likelihoods.contaminated import ContaminatedNormal, loss_of_squares, precision_of
 from bdl.likelihoods.per_target import check_each, number, one_or_each, positive_or_none
 
@@ -126,7 +126,7 @@ class HeteroscedasticNLL(Likelihood):
         return check_each("min_std", self.min_std, super().num_targets(outputs))
 
     def distribution(self, outputs: Tensor) -> Distribution:
-        mean, s = outputs.chunk(2, -1)
+        mean, s = halves(self, outputs)
         std = softplus(s) if self.link == "softplus" else (0.5 * s).exp()
         if self.min_std:
             std = torch.hypot(std, std.new_tensor(self.min_std))  # () or (k,)
@@ -134,10 +134,7 @@ class HeteroscedasticNLL(Likelihood):
         return Independent(law, 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
-        if outputs.shape[-1] % 2:
-            what = f"2 outputs for each target, mean and std, and the network has {outputs.shape[-1]}"
-            raise ConfigError(f"HeteroscedasticNLL takes {what}: give its last layer 2 for one target")
-        mean, s = outputs.chunk(2, -1)
+        mean, s = halves(self, outputs)
         log_var = self._with_min_std(2 * softplus(s).log() if self.link == "softplus" else s)
         squares = (as_columns(y, mean.shape) - mean).square() * (-log_var).exp()
         if self.outliers:
@@ -151,7 +148,7 @@ class HeteroscedasticNLL(Likelihood):
         std = softplus(s), and with min_std by the predicted share of std².
         """
         gradient = torch.empty_like(outputs)  # keeps the order in memory of the outputs
-        mean, s = outputs.chunk(2, -1)
+        mean, s = halves(self, outputs)
         by_mean, by_s = gradient.chunk(2, -1)
         std = softplus(s) if self.link == "softplus" else None
         predicted = s if std is None else 2 * std.log()
@@ -235,5 +232,5 @@ class StudentTNLL(Likelihood):
         if self.scale is not None:
             self.num_targets(outputs.shape[-1])
             return outputs, outputs.new_tensor(self.scale) if isinstance(self.scale, tuple) else self.scale  # type: ignore[return-value]
-        location, log_scale = outputs.chunk(2, -1)
+        location, log_scale = halves(self, outputs)
         return location, log_scale.exp()

@@ -77,3 +77,16 @@ def test_a_mean_over_the_items_with_a_label_is_told(loss, left_out, use):
     exact = bdl.CategoricalNLL()(outputs, y.masked_fill(y == left_out, -100)).mean()
     assert float(loss(outputs, y)) * 3 / 4 == pytest.approx(float(exact), rel=1e-5)
     assert mean_note(loss, outputs, y.masked_fill(y == left_out, 0)) is None
+
+
+TWO = [bdl.HeteroscedasticNLL(), bdl.StudentTNLL(), bdl.LogNormalNLL(), bdl.GammaNLL(), bdl.NegativeBinomialNLL()]
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("law", TWO)
+def test_an_odd_number_of_outputs_is_refused_where_each_target_has_two(law, width):
+    """Halves of 3 outputs are of 2 and 1, which broadcast in silence."""
+    outputs, y = torch.randn(6, width), torch.ones(6, 1)
+    for call in (law, law.mean_and_gradient, lambda outputs, _: law.distribution(outputs)):
+        with pytest.raises(ConfigError, match=f"takes 2 outputs for each target, and the network has {width}: give"):
+            call(outputs, y)
