@@ -100,7 +100,7 @@ BAD = {
     "gap": ({"order": "day"}, lambda t: t.assign(day=t["day"].where(t["y"] > 1)), "day holds no date .* in 1 of 120"),
     "fold": ({"order": "day", "fold": 1, "val_fraction": 0.2}, lambda t: t, "data.fold=1 names a part"),
     "constant": ({"order": "day"}, lambda t: t.assign(day=3), "data.order=day has one value in so many rows"),
-    "no column": ({"order": "days"}, lambda t: t, "data.order=days: table.csv has no such column; did you mean data.order=day"),
+    "no column": ({"order": "days"}, lambda t: t, "data.order=days: .*; did you mean data.order=day"),
     "no group": ({"group": "person"}, lambda t: t.assign(person=t["person"].where(t["y"] > 1)), "missing in 1 of 120"),
     "one group": ({"group": "person"}, lambda t: t.assign(person="A"), "has one group only, 'A': leave data.group out"),
     "target": ({"group": "y"}, lambda t: t, "data.group names y, which is the target"),
