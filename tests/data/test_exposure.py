@@ -88,5 +88,5 @@ def test_an_exposure_with_another_use_is_refused(tmp_path):
             module(tmp_path, claims(), **{use: ["years"]})
     with pytest.raises(ConfigError, match="data.exposure names claims, which is the target"):
         module(tmp_path, claims(), exposure="claims")
-    with pytest.raises(ConfigError, match="data.exposure=yaers.*did you mean years"):
+    with pytest.raises(ConfigError, match="data.exposure=yaers.*did you mean data.exposure=years"):
         module(tmp_path, claims(), exposure="yaers")

@@ -414,7 +414,7 @@ def test_a_learned_scale_is_a_parameter_behind_the_network(tmp_path):
 
 
 REFUSED = {
-    "column": ("data.target=Y", "data.target=Y: table.csv has no such column; did you mean y?"),
+    "column": ("data.target=Y", "data.target=Y: table.csv has no such column; did you mean data.target=y?"),
     "file": ("data.path=none.csv", "data.path=none.csv is not there"),
     "no path": ("data.path=???", "data.path has no value"),
     "task": ("data.task=ranking", 'data.task must be "classification", "regression" or "counts" or null'),
