@@ -21,6 +21,7 @@ from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, is_rounding, of_each, perhaps_gaps
 from bdl.data.units import looks_like_numbers
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
+from bdl.display import figures
 from bdl.errors import BdlWarning, ConfigError
 
 Column = NumberColumn | CategoryColumn | DateColumn
@@ -105,13 +106,15 @@ class InputEncoding:
             values = as_numbers(frame[column.name])
             if _is_smaller_unit(values, column):
                 what = f"{column.name} in all {len(frame):,} rows, {values.min():g} to {values.max():g}, "
-                said.append(f"{what}and {column.mean:.3g} ± {column.std:.2g} in training")
+                said.append(f"{what}and {figures(column.mean)} ± {figures(column.std, 2)} in training")
                 continue
             distance = (values - column.mean).abs()
             if count := int((far := distance > bound * column.std).sum()):
                 example, row = frame[column.name][far].iloc[0], frame.index[far][0] + 1
                 what = f"{column.name} in {count:,} of {len(frame):,} rows ({100 * count / len(frame):.3g} %), "
-                said.append(f"{what}{example:g} in row {row}, and {column.mean:.3g} ± {column.std:.2g} in training")
+                said.append(
+                    f"{what}{example:g} in row {row}, and {figures(column.mean)} ± {figures(column.std, 2)} in training"
+                )
         if said:
             line = f"{place}: inputs are far from all training rows: {'; '.join(said[:8])}"
             more = f"; ... ({len(said)} columns in all)" if len(said) > 8 else ""

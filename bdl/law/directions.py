@@ -135,8 +135,9 @@ def _error(x: Tensor) -> Tensor:
     """
     states, chains = x.shape[:2]
     between = x.mean(0).std(0) / math.sqrt(chains)
-    shared = (x.mean(1).std(0) / math.sqrt(states)).nan_to_num()  # NaN for one state
-    return torch.stack([between, shared, x.flatten(0, 1).std(0) / math.sqrt(states * chains)]).amax(0)
+    together = x.flatten(0, 1).std(0) / math.sqrt(states * chains)
+    shared = x.mean(1).std(0) / math.sqrt(states) if states > 1 else torch.zeros_like(together)
+    return torch.stack([between, shared, together]).amax(0)
 
 
 def _as_chains(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 
+from bdl.display import figures
 from bdl.posterior.judge_rest import is_at_rest, take_longer
 from bdl.posterior.judge_weights import TOLERATED_HEAT
 from bdl.posterior.judgements import SURE, Check, Judgement, Numbers, energy_drifts, has_no_temperature, over
@@ -75,8 +76,8 @@ def is_tested(m: Numbers) -> bool:
 def sampled_temperature(m: Numbers) -> str:
     """What T was sampled, in words, by direction where that is known.
 
-    >>> sampled_temperature(Numbers({"temperature": 1.0, HOTTEST: 125.0, f"{HOTTEST}_se": 31.0, MEDIAN: 1.4}))
-    '125 ± 31 T in its hottest direction and 1.4 T in the median one'
+    >>> sampled_temperature(Numbers({"temperature": 1.0, HOTTEST: 625.0, f"{HOTTEST}_se": 131.0, MEDIAN: 1.4}))
+    '625 ± 130 T in its hottest direction and 1.4 T in the median one'
     """
     if not by_direction(m):
         known = [
@@ -84,8 +85,8 @@ def sampled_temperature(m: Numbers) -> str:
         ]
         return f"{known[0]:.3g} T on average over directions" if known else "an unknown temperature"
     t, middle = m["temperature"], m[MEDIAN] / m["temperature"]
-    hottest = f"{m[HOTTEST] / t:.3g} ± {m[f'{HOTTEST}_se'] / t:.2g} T in its hottest direction"
-    return hottest + ("" if math.isnan(middle) else f" and {middle:.3g} T in the median one")
+    hottest = f"{figures(m[HOTTEST] / t)} ± {figures(m[f'{HOTTEST}_se'] / t, 2)} T in its hottest direction"
+    return hottest + ("" if math.isnan(middle) else f" and {figures(middle)} T in the median one")
 
 
 def _hottest(m: Numbers) -> Judgement:
@@ -142,7 +143,7 @@ def _along_direction(m: Numbers, name: str) -> tuple[float, float, str]:
     The error comes from the chains' spread, so it is widened by Student's t for few of them.
     """
     ratio, error = m[name] / m["temperature"], m[f"{name}_se"] / m["temperature"]
-    return ratio, ERRORS * error_factor(m) * error, f"{ratio:.3g} ± {error:.2g} T"
+    return ratio, ERRORS * error_factor(m) * error, f"{figures(ratio)} ± {figures(error, 2)} T"
 
 
 def error_factor(m: Numbers) -> float:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from bdl.display import figures
+
 Level = Literal["ok", "look", "bad"]
 LEVELS: tuple[Level, ...] = ("ok", "look", "bad")  # from best to worst
 VerdictOutcome = Literal[  # from best to worst
@@ -90,9 +92,9 @@ def repeats(m: Numbers) -> Judgement:
     limit = tolerance(m)
     what, unit = ("predicted means", " predictive std") if predicts_numbers(m) else ("predicted probabilities", "")
     what, unit = ("posterior means", " posterior std") if PARAMETERS in m else (what, unit)
-    value = f"± {most:.2g}{unit}, at worst {worst:.2g}"
+    value = f"± {figures(most, 2)}{unit}, at worst {figures(worst, 2)}"
     where = PARAMETERS if PARAMETERS in m else "items"
-    far = f"± {most:.2g}{unit} or less at 9 of 10 {where}, ± {worst:.2g}{unit} at the worst"
+    far = f"± {figures(most, 2)}{unit} or less at 9 of 10 {where}, ± {figures(worst, 2)}{unit} at the worst"
     words = f"{what} differ between runs by {far}"
     if most <= limit:
         return Judgement("trust", name, value, words)
