@@ -29,7 +29,7 @@ from bdl.run.console import BEGINS_ANEW, CONTINUES, one_line_errors, silent_pipe
 from bdl.run.help import ABOUT, HELP, example_of, help_of
 from bdl.run.jobs import noted_in_sweep, told_sweep
 from bdl.run.keys import check_keys
-from bdl.run.sweeps import is_optimising, register_sweeps, take_gpus
+from bdl.run.sweeps import is_optimising, of_each_job, register_sweeps, take_gpus
 
 register_resolvers()
 register_sweeps()
@@ -140,7 +140,7 @@ def run_command(name: str) -> None:
         elif asks_for_completion(words):
             print(completion_script(list(ABOUT)))
         else:
-            sys.argv[1:] = with_key(name, words)
+            sys.argv[1:] = of_each_job(name, with_key(name, words), Path(CONF))
             with told_sweep():
                 command(name)()
 

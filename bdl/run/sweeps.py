@@ -1,4 +1,4 @@
-"""Sweeps: what a launcher asks a cluster for, and the name of an optimising sweep.
+"""Sweeps: keys of swept choices, what a launcher asks a cluster for, and the name of an optimising sweep.
 
 Hydra's plugins bring the configurations of their launchers. `register_sweeps` changes their defaults, so that jobs are
 requeued, and adds the sweeper `optuna`. This module imports neither torch nor a plugin.
@@ -13,8 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.parts import has_parts, part
@@ -54,6 +58,41 @@ def register_sweeps() -> None:
             store.store(group=f"hydra/{group}", name=option, node=node, provider=stored.provider)
     if find_spec("optuna") is not None and has_parts():  # else a command that names the sweeper says what it needs
         part("hydra/sweeper=optuna")()
+
+
+def of_each_job(name: str, words: Sequence[str], conf: Path) -> list[str]:
+    """The words of a sweep, where a key that only its swept choices have becomes a sweep over its one value.
+
+    Hydra first composes a configuration without what is swept, and would refuse such a key there. Jobs alone have it.
+    Words that Hydra does not take stay as they are: Hydra says what is wrong.
+
+    conf: the folder of the configurations.
+    """
+    if not {"-m", "--multirun"} & set(words):
+        return list(words)
+    try:
+        overrides = OverridesParser.create().parse_overrides([word for word in words if not word.startswith("-")])
+        groups = [each for each in overrides if (conf / each.key_or_group.partition("@")[0]).is_dir()]
+        if not any(each.is_sweep_override() for each in groups):
+            return list(words)
+        with initialize_config_dir(str(conf), version_base="1.3"):
+            first = compose(name, [str(each.input_line) for each in groups if not each.is_sweep_override()])
+    except HydraException:
+        return list(words)
+    keys = {
+        each.input_line: each.key_or_group
+        for each in overrides
+        if each.type == OverrideType.CHANGE and each not in groups and not each.is_sweep_override()
+    }
+    only_swept = {line for line, key in keys.items() if not key.startswith("hydra") and not _has(first, key)}
+    return [f"{keys[word]}=choice({word.partition('=')[2]})" if word in only_swept else word for word in words]
+
+
+def _has(config: DictConfig, key: str) -> bool:
+    """Whether a configuration has a key, which may be null."""
+    parent, _, last = key.rpartition(".")
+    node: Any = OmegaConf.select(config, parent) if parent else config
+    return isinstance(node, DictConfig) and last in node
 
 
 def is_optimising(hydra: Any) -> bool:

@@ -22,6 +22,7 @@ from tools.command import run
 from bdl.run.command import with_key
 from bdl.run.help import ABOUT
 from bdl.run.keys import check_keys
+from bdl.run.sweeps import of_each_job
 
 ROOMS = {"bench": ("benchmarks", "speed"), "experiment": ("experiments", None)}
 INLINE = re.compile(r"`((?:bdl|python scripts/)[^`\n]+)`")
@@ -71,6 +72,12 @@ def test_a_command_composes_and_its_values_are_taken(page, name, words):
     for job in jobs(with_key(name, [os.path.expandvars(word) for word in words])):
         folder = ["run_dir=outputs/a"] if name == "train" else []
         check_keys(name, compose(*job, *folder, command=name), HydraConfig.get(), CONF)
+    if "-m" in words:  # Hydra first composes a configuration without what is swept
+        given = [word for word in of_each_job(name, words, CONF) if not word.startswith("-")]
+        fixed = [
+            each.input_line for each in OverridesParser.create().parse_overrides(given) if not each.is_sweep_override()
+        ]
+        compose(*fixed, command=name)
 
 
 @pytest.mark.parametrize("page, name, words", PARSED, ids=line_of)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from composing import compose
+from composing import CONF, compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from running import TINY, refusal
@@ -21,7 +21,7 @@ from bdl.contrib.optuna.search_space import direction_of, distribution_of, grid_
 from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError
 from bdl.run import train
-from bdl.run.sweeps import GPUS, note_gpus, study_name, take_gpus
+from bdl.run.sweeps import GPUS, note_gpus, of_each_job, study_name, take_gpus
 
 optuna = pytest.importorskip("optuna", "4", reason="needs the extra [sweep]")
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: E402
@@ -58,6 +58,21 @@ def lrs(folder) -> list[float]:
 
 def parse(word: str):
     return OverridesParser.create().parse_override(word)
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["-m", "data=cifar10,cifar100", "data.root=/a b"], ["-m", "data=cifar10,cifar100", "data.root=choice(/a b)"]),
+        (["-m", "data=cifar10,cifar100", "data.batch_size=[1,2]"], None),  # a key of the default too
+        (["-m", "data=cifar10", "seed=0,1", "data.root=/a"], None),  # Hydra chooses cifar10 at once
+        (["data=cifar10,cifar100", "data.root=/a"], None),  # no sweep
+        (["-m", "data=cifar10,cifar100", "+data.root=/a", "hydra.sweep.dir=/a"], None),
+        (["-m", "data=cifar10,cifar100", "data.root=["], None),  # Hydra says what is wrong
+    ],
+)
+def test_a_key_of_swept_choices_alone_becomes_one_of_each_job(words, expected):
+    assert of_each_job("train", words, CONF) == (expected or words)
 
 
 @pytest.mark.parametrize(
