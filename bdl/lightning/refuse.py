@@ -69,7 +69,7 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"each of {trainer.world_size} devices would see the same batches: "
             "loader.shard(trainer.global_rank, trainer.world_size) gives each its part"
         )
-    if isinstance(loader, list | tuple | dict) and next(tensors_in(loader), None) is not None:
+    if type(loader) in (list, tuple, dict) and next(tensors_in(loader), None) is not None:
         raise ConfigError(
             f"Lightning takes a {type(loader).__name__} as several loaders, and each tensor in it as one: give "
             "DataLoader(batches, batch_size=None, shuffle=True)"

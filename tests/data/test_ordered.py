@@ -198,7 +198,7 @@ def test_an_order_that_repeats_items_is_told(tmp_path, order):
 
 def test_a_stream_that_visits_items_more_than_once_is_told(tmp_path):
     """As a stream does that does not divide its items among the workers of its loader."""
-    with pytest.warns(BdlWarning, match="an epoch visits 140 items, and the posterior is that of num_data = 70"):
+    with pytest.warns(BdlWarning, match="an epoch of Stream visits 140 items, .* of 70: set num_data=140"):
         fit(tmp_path, DataLoader(Stream(ROWS, times=2), 35))
 
 

@@ -71,7 +71,8 @@ def test_levels_in_an_order_get_probabilities_and_a_mean(tmp_path, capsys):
 
 def test_several_columns_of_classes_are_scored_and_predicted_each(tmp_path, script):
     frame = table(0.0).drop(columns="y")
-    frame = frame.assign(y=np.where(frame.a > 0, "a lot", "little"), size=np.digitize(frame.b, [-0.5, 0.5]))
+    both = frame.a + 0.3 * frame.b, frame.b + 0.3 * frame.a  # no threshold of one column tells a class
+    frame = frame.assign(y=np.where(both[0] > 0, "a lot", "little"), size=np.digitize(both[1], [-0.5, 0.5]))
     frame["size"] = frame["size"].map(["S", "M", "L"].__getitem__)
     frame.loc[:9, "size"], frame.loc[10:14, "y"] = None, None
     asked = ("data.target=[y,size]",)
