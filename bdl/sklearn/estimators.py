@@ -153,8 +153,9 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
             output of the network. "constant": one for all rows, learned. A number: known, in the units of y; or a list
             of one for each of the k columns.
-        loss: the law of y around a network: "normal", the law of several columns; "lognormal" or "gamma", for positive
-            numbers; "ordinal", for a few levels in an order, such as ratings, see `bdl.OrdinalNLL`; "hurdle", see
+        loss: the law of y around a network: "normal", the law of several columns, with one outlier in a hundred rows
+            where `noise` is no number, see `bdl.HeteroscedasticNLL`; "lognormal" or "gamma", for positive numbers;
+            "ordinal", for a few levels in an order, such as ratings, see `bdl.OrdinalNLL`; "hurdle", see
             `bdl.HurdleNLL`, which "auto" takes where a tenth of y is one value. Compare by `predictive(X).crps(y)`.
         standardize: give every column of X, and y, mean 0 and standard deviation 1.
 
