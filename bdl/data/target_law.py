@@ -180,9 +180,14 @@ def _least(rest: np.ndarray, support: Support) -> dict[str, float]:
 
 
 def _rounded(values: np.ndarray, std: float) -> dict[str, Any]:
-    """`_least` of a normal law."""
+    """The normal law, with the bound of its std that the rounding of the values leaves, if it matters."""
     step = float(np.diff(np.unique(values)).min()) / ROUNDING / std
-    return {"_target_": NORMAL, "outliers": OUTLIERS, **({"min_std": step} if step > 0.01 else {})}
+    return normal_loss(step if step > 0.01 else 0.0)
+
+
+def normal_loss(least: float | list[float]) -> dict[str, Any]:
+    """The normal law of a target with a share of outliers, or of several. least: the bound of each, 0 for none."""
+    return {"_target_": NORMAL, "outliers": OUTLIERS, **({"min_std": least} if np.any(least) else {})}
 
 
 def _words(values: np.ndarray, every: np.ndarray) -> str | None:

@@ -15,7 +15,7 @@ from bdl.advice import override
 from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import of_each
 from bdl.data.target import ClassTarget, NumberTarget, find_task
-from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NAMES, NORMAL, ORDINAL, OUTLIERS
+from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NAMES, NORMAL, ORDINAL, normal_loss
 from bdl.data.values import Frame, Series, Task
 from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods.categorical import IGNORED
@@ -66,8 +66,7 @@ class NumberTargets(Targets[NumberTarget]):
     @property
     def loss(self) -> dict[str, Any]:
         """The likelihood that fits the values: of normal errors, with the noise that rounding leaves in each target."""
-        least = [part.min_std for part in self.parts]
-        return {"_target_": NORMAL, "outliers": OUTLIERS, **({"min_std": least} if any(least) else {})}
+        return normal_loss([part.min_std for part in self.parts])
 
     def encode(self, rows: NamedColumns, place: str) -> Tensor:
         """(n, k) float32, NaN where a target is missing. Raises ConfigError as `NumberTarget.encode` does."""

@@ -522,33 +522,12 @@ static double heteroscedastic(I k, const float *z, const float *y, float *d, flo
     return loss;
 }
 
-/* -log N(y; mean, exp(s) + least^2), as above. With V = exp(s) + least^2, twice the loss is r^2 / V + log V + log 2 pi. */
-static double bounded(I k, const float *z, const float *y, double least, float *d, float *work, float scale, Batch b) {
-    float *variance = work + b.ld, floor = (float)(least * least);
-    double loss = (double)(b.items * k) * HALF_LOG_2PI;
-    for (I t = 0; t < k; t++) {
-        double logs = 0;
-        pick(k, t, y, work, b);
-        vec total = splat(0);
-        for (I v = 0; v < b.vectors; v++) {
-            vec s = ((const vec *)(z + (k + t) * b.ld))[v], r = ((const vec *)(z + t * b.ld))[v] - ((const vec *)work)[v];
-            vec predicted = exponential(at_most(s, 87.0f)), all = predicted + floor, by_mean = r / all, square = r * by_mean;
-            total += inside(square, v, b);
-            ((vec *)variance)[v] = all;
-            ((vec *)(d + t * b.ld))[v] = inside(by_mean * scale, v, b);
-            ((vec *)(d + (k + t) * b.ld))[v] = inside((1.0f - square) * (predicted / all) * (0.5f * scale), v, b);
-        }
-        for (I item = 0; item < b.items; item++) logs += logf(variance[item]);
-        loss += 0.5 * ((double)sum(total) + logs);
-    }
-    return loss;
-}
-
 /* -log of (1 - share) N(y; mean, V) + share N(y; mean, WIDER^2 V), V = exp(s) + least^2. With q = r^2 / V the odds of being an
    outlier are e^t, t = cut q + odds, and twice the loss is log V + log 2 pi - 2 log(1 - share) and
    q - 2 log(1 + e^t), or q / WIDER^2 - 2 odds - 2 log(1 + e^-t) for t > 0, where large q would cancel. With the probability
-   p of being an outlier the gradients are those of `bounded`, whose r^2 / V and r / V get the factor 1 - 2 cut p. */
-static double contaminated(I k, const float *z, const float *y, Given given, float *d, float *work, float scale, Batch b) {
+   p of being an outlier r^2 / V and r / V get the factor 1 - 2 cut p in the gradients. Without outliers odds is minus infinity,
+   p and e^t are 0, and it is -log N(y; mean, V). */
+static double bounded(I k, const float *z, const float *y, Given given, float *d, float *work, float scale, Batch b) {
     const double share = given.outliers, cut = 0.5 - 0.5 / (WIDER * WIDER);
     const float floor = (float)(given.scale * given.scale), odds = (float)log(share / (WIDER * (1 - share)));
     float *variance = work + b.ld; /* V / (1 + e^-|t|)^2 */
@@ -624,8 +603,7 @@ static float loss_of_chain(const Plan *p, I c, Items x, I likelihood, const void
         const float *targets = (const float *)y + from * k;
         if (likelihood == CATEGORICAL) loss += categorical(outputs, z, (const int64_t *)y + from, d, work, scale, b);
         else if (likelihood == NORMAL) loss += normal(k, z, targets, given.scale, d, work, scale, b);
-        else if (given.outliers > 0) loss += contaminated(k, z, targets, given, d, work, scale, b);
-        else if (given.scale > 0) loss += bounded(k, z, targets, given.scale, d, work, scale, b);
+        else if (given.scale > 0 || given.outliers > 0) loss += bounded(k, z, targets, given, d, work, scale, b);
         else loss += heteroscedastic(k, z, targets, d, work, scale, b);
         backward(p, c, values, d, other, from > 0, b);
     }

@@ -50,8 +50,10 @@ class Visits:
         self._reloaded = False  # whether another loader has taken the place of the first one
         self._first: Any = None  # the first batch of the epoch, where the loader does not say whether orders differ
         self._streams = isinstance(dataset_of(self.loader), IterableDataset) or length_of(self.loader) is None
-        if self._streams:
-            self.trainer.callbacks.append(_EndOfStream(self))
+        others = [
+            each for each in self.trainer.callbacks if not isinstance(each, _EndOfStream)
+        ]  # than an earlier fit's
+        self.trainer.callbacks = [*others, _EndOfStream(self)] if self._streams else others
 
     def see(self, batch: Any, batch_idx: int) -> int | None:
         """Called with every batch at its training step, which may be made twice; returns `items`."""

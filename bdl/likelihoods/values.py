@@ -155,13 +155,11 @@ class HeteroscedasticNLL(Likelihood):
         log_var = self._with_min_std(predicted)
         r = mean - as_columns(y, mean.shape)
         torch.mul(r, (-log_var).exp_(), out=by_mean)
-        squares = r.mul_(by_mean)
+        squares = pulled = r.mul_(by_mean)
         if self.outliers:
             pull = precision_of(squares, self.outliers)
             by_mean.mul_(pull)
             squares, pulled = 2 * loss_of_squares(squares, self.outliers), squares * pull
-        else:
-            pulled = squares
         loss = (squares + log_var).sum(-1).mean(-1).mul_(0.5).add_(0.5 * math.log(2 * math.pi) * mean.shape[-1])
         items = outputs.shape[-2]
         by_mean.mul_(1 / items)

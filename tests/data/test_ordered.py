@@ -210,3 +210,16 @@ def test_a_kernel_that_needs_all_the_data_gets_them(tmp_path):
                 sample(tmp_path / "parts", loader, dynamics=bdl.HMC(2))
         else:
             assert sample(tmp_path / "whole", loader, dynamics=bdl.HMC(2)).target["num_data"] == 70
+
+
+def test_a_second_fit_of_a_trainer_reads_its_stream_anew(tmp_path):
+    build = functools.partial(bdl.Sampler, dynamics=bdl.SGLD(), num_data=70, lr=0.01)
+    module = bdl.BayesianModule(nn.Linear(3, 1), build, loss=bdl.GaussianNLL(1.0))
+    trainer = L.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    for epochs in (2, 4):
+        trainer.fit_loop.max_epochs = epochs
+        trainer.fit(module, DataLoader(Stream(ROWS), 35))
+    assert trainer.current_epoch == 4
