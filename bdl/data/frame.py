@@ -245,7 +245,9 @@ def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) 
             named = override(key[:-1], absent if len(absent) > 1 else absent[0])
         if all(near.values()):
             meant = (
-                override(key[:-1], found if len(found) > 1 else found[0]) if key.endswith("=") else brief_list(found)
+                override(key[:-1], found if len(found) > 1 else found[0])
+                if key.endswith("=")
+                else brief_list([str(near[column]) for column in absent])
             )
             hint = f"did you mean {meant}?"
         raise ConfigError(f"{named}: {place} has no such column{'s' if len(absent) > 1 else ''}; {hint}")

@@ -88,8 +88,8 @@ class TableDataModule(TensorDataModule):
         if (in_units := words_of_units(frames["train"], of_run.units)) is not None:
             readings = {s: dataclasses.replace(each, units=of_run.units) for s, each in readings.items()}
             frames = {s: of_run.with_gaps(frame) for s, frame in frames.items()}
-        for s, frame in frames.items():
-            warn_of_totals(frame, places[s], None if s == "train" else "take such rows out of the file")
+        for s in frames:  # no name may hold a frame, which gives up its columns
+            warn_of_totals(frames[s], places[s], None if s == "train" else "take such rows out of the file")
         lags = None
         if columns.lags:
             frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)

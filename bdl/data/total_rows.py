@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Collection
@@ -97,26 +98,36 @@ def _words(frame: Frame) -> dict[int, tuple[str, str]]:
 
 
 def _parts(rows: int, at: Collection[int], row: int) -> list[np.ndarray]:
-    """Rows that a row may count: all others, those above it, and those up to the next such row on either side."""
-    others = np.delete(np.arange(rows), sorted(at))
+    """Rows that a row may count, as masks: those above it, all others, and those up to the next such row on each side."""
+    others = np.ones(rows, bool)
+    others[sorted(at)] = False
     before = max((other for other in at if other < row), default=-1)
     after = min((other for other in at if other > row), default=rows)
-    parts = [others[others < row], others, others[(others > before) & (others < row)]]
-    return [part for part in [*parts, others[(others > row) & (others < after)]] if len(part) > 1] or [others]
+    parts = []
+    for first, end in ((0, row), (0, rows), (before + 1, row), (row + 1, after)):
+        part = np.zeros(rows, bool)
+        part[first:end] = others[first:end]
+        parts.append(part)
+    return [part for part in parts if part.sum() > 1] or [others]
+
+
+def _seen(values: np.ndarray, part: np.ndarray) -> np.ndarray:
+    return values[part & np.isfinite(values)]
 
 
 def _is_sum(values: np.ndarray, row: int, part: np.ndarray) -> bool:
     """Whether a number is the sum of others, to the digits it has, and beyond all of them."""
-    seen, number = values[part][np.isfinite(values[part])], float(values[row])
+    seen, number = _seen(values, part), float(values[row])
     if len(seen) < 2 or not np.isfinite(number) or seen.min() <= number <= seen.max():
         return False
     places = seen / _unit(number)
     rounded = 0.0 if np.allclose(places, places.round(), rtol=0, atol=1e-6) else 0.5 * _unit(number) * len(seen) ** 0.5
-    return abs(float(seen.sum()) - number) <= rounded + 1e-12 * np.abs(seen).sum()
+    total, size = float(seen.sum()), float(np.abs(seen).sum())
+    return math.isfinite(size) and abs(total - number) <= rounded + 1e-12 * size
 
 
 def _is_statistic(values: np.ndarray, row: int, part: np.ndarray) -> bool:
-    seen, number = values[part][np.isfinite(values[part])], float(values[row])
+    seen, number = _seen(values, part), float(values[row])
     near = 0.51 * _unit(number) + 1e-12 * abs(number)
     return len(seen) >= LEAST and any(abs(float(each(seen)) - number) <= near for each in STATISTICS)
 

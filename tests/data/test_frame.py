@@ -12,9 +12,10 @@ import pytest
 from repeats import slow_where
 
 from bdl.data import frame
-from bdl.data.frame import GAPS, Reading
+from bdl.data.frame import GAPS, Reading, require_columns
 from bdl.data.table import read_table
 from bdl.data.values import with_numbers
+from bdl.errors import ConfigError
 
 FIELDS = [
     "1", "-2", "+3", "007", "1.5", "-.5", "2.", "1e3", "1E-3", "1e400", "-inf", "Infinity", "nan", "NaN", "NAN", "NA",
@@ -81,3 +82,9 @@ def test_many_columns_of_text_are_read_in_linear_time(tmp_path, monkeypatch):
     path = tmp_path / "wide.csv"
     path.write_text("a,b,y\n" + "red,green,1\nblue,grey,2\n")
     assert Reading().read(path)["b"].tolist() == ["green", "grey"]
+
+
+def test_names_meant_are_those_of_missing_columns_alone():
+    frame = pd.DataFrame({"Temp": [1.0], "lenght": [2.0], "day": [3.0]})
+    with pytest.raises(ConfigError, match=r"^input: temp, length: new.csv .* did you mean Temp, lenght\?$"):
+        require_columns(frame, ["temp", "length", "day"], "input: ", "new.csv")
