@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from bdl.batch import Inputs, Reader
 from bdl.data.loader import TensorBatches, WorkerBatches
-from bdl.data.ordered import ordered
+from bdl.data.ordered import order_of, ordered
 from bdl.engine.forward import Forward
 from bdl.engine.functional import drops_out
 from bdl.engine.stack import ChainStack
@@ -113,8 +113,8 @@ def _are_disjoint(loader: Any) -> bool:
         return not loader.replacement and loader.augment is None
     if not isinstance(loader, DataLoader):
         return False
-    order = loader.sampler
-    return isinstance(order, SequentialSampler) or isinstance(order, RandomSampler) and not order.replacement
+    order = order_of(loader)
+    return type(order) is SequentialSampler or type(order) is RandomSampler and not order.replacement
 
 
 def in_order(loader: Any, most: int | None = None) -> Iterable[Any]:

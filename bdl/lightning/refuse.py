@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from torch.utils.data import (
 
 from bdl.batch import Reader, tensors_in
 from bdl.data.loader import TensorBatches, WorkerBatches
-from bdl.data.ordered import asks_for_batches, counts_of, data_in_words, length_of, size_of
+from bdl.data.ordered import asks_for_batches, counts_of, data_in_words, length_of, order_of, preferred, size_of
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import WHOLE
@@ -110,24 +109,22 @@ def _warn_of_a_part(trainer: L.Trainer, sampler: Sampler, items: int) -> None:
 def _part(trainer: Any, items: int) -> tuple[str, str]:
     """Which items the run visits, or prefers, and a remedy; empty words where it visits all alike."""
     loader = trainer.train_dataloader
-    chooses: Any = getattr(loader, "batch_sampler", None)
-    if chooses is None and isinstance(loader, DataLoader) and asks_for_batches(loader):
-        chooses = loader.sampler
-    order: Any = getattr(chooses, "sampler", getattr(loader, "sampler", None))
-    if isinstance(order, SequentialSampler):
+    order = order_of(loader)
+    if type(order) is SequentialSampler:
         steps = trainer.estimated_stepping_batches
         visited = steps * trainer.accumulate_grad_batches * (size_of(loader) or items) * trainer.world_size
         if visited >= items or steps < TRIAL:
             return "", ""
         return f"{steps} steps visit the first {visited} items", "shuffle the loader, or run longer than an epoch"
-    if isinstance(order, RandomSampler | DistributedSampler) or not isinstance(order, Sized):
+    known = order is None or type(order) is RandomSampler or isinstance(order, DistributedSampler)
+    counted = None if known or trainer.world_size > 1 else preferred(loader, items)
+    weighs = isinstance(order, WeightedRandomSampler) and len(order.weights.unique()) > 1
+    if not weighs and not (counted and counted[1]):
         return "", ""
-    name, remedy = type(order).__name__, "give the loader a Subset of the data, and count its items"
-    if len(order) < items:
-        return f"{name} visits {len(order)} items", remedy
-    fixed = isinstance(order, list | tuple | Tensor | np.ndarray)
-    repeats = fixed and len(np.unique(np.asarray(order))) < items  # type: ignore[arg-type]
-    return (f"{name} prefers some items", remedy) if repeats or isinstance(order, WeightedRandomSampler) else ("", "")
+    name, visited = type(order).__name__, counted[0] if counted else items
+    if visited < items:
+        return f"{name} visits {visited} items", "give the loader a Subset of the data, and count its items"
+    return f"{name} prefers some items", "visit all of them equally often, as shuffle=True does"
 
 
 def _warn_once(sampler: Sampler, note: str, line: str) -> None:

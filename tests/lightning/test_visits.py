@@ -143,7 +143,7 @@ PARTS = [
     ({"limit_train_batches": 2}, {}, 20),
     ({"limit_train_batches": 0.5}, {}, 20),
     ({"limit_train_batches": 2}, {"sampler": InOrder(40)}, 20),
-    ({"limit_train_batches": 2}, {"batch_sampler": [[0, 1, 2], [3, 4, 5], [6, 7, 8]]}, 6),
+    ({"limit_train_batches": 2}, {"batch_sampler": torch.arange(40).view(-1, 4).tolist()}, 8),
 ]
 
 
