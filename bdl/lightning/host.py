@@ -93,15 +93,16 @@ def host_under(trainer: L.Trainer, host: Host, averages_micro_batches: bool = Fa
     disjoint, random = _are_disjoint(loader), drops_out(trainer.lightning_module)
     whole = isinstance(loader, TensorBatches) and disjoint and loader.batch_size == len(loader.dataset)
     batches = batches_of(loader)
+    parts = trainer.accumulate_grad_batches
     return replace(
         host,
+        own_backward=parts == 1 or not averages_micro_batches,
+        changes_gradients=bool(trainer.gradient_clip_val) or averages_micro_batches and parts > 1,
         group=host.group or shared,
         batches=batches,
-        noise_share=left_by_a_pass(batches / trainer.accumulate_grad_batches)
-        if batches and disjoint and not random
-        else 1.0,
+        noise_share=left_by_a_pass(batches / parts) if batches and disjoint and not random else 1.0,
         sees_all_data=whole and not random,
-        loss_is_whole=trainer.accumulate_grad_batches == 1 or averages_micro_batches,
+        loss_is_whole=parts == 1 or averages_micro_batches,
     )
 
 

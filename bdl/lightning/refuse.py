@@ -86,7 +86,7 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
         items = counts[-1]
     if len(counts) > 1 and items == counts[0] > counts[-1]:
         line = f"{data_in_words(counts)}, and the posterior is that of num_data = {items}: set num_data={counts[-1]}"
-        _warn_once(sampler, line, line)
+        warn_once(sampler, line, line)
     _warn_of_a_part(trainer, sampler, length_of(loader) or items)
     size = size_of(loader)
     if size is not None and sampler.dynamics.batch_of(items, seen := size * trainer.world_size) > seen:
@@ -103,7 +103,7 @@ def _warn_of_a_part(trainer: L.Trainer, sampler: Sampler, items: int) -> None:
     note, remedy = _part(trainer, items)
     if note:
         note = f"{note}, and the posterior is that of all {items}"
-        _warn_once(sampler, note, f"{note}: {remedy}")
+        warn_once(sampler, note, f"{note}: {remedy}")
 
 
 def _part(trainer: Any, items: int) -> tuple[str, str]:
@@ -127,7 +127,8 @@ def _part(trainer: Any, items: int) -> tuple[str, str]:
     return f"{name} prefers some items", "visit all of them equally often, as shuffle=True does"
 
 
-def _warn_once(sampler: Sampler, note: str, line: str) -> None:
+def warn_once(sampler: Sampler, note: str, line: str) -> None:
+    """Warn with a line, and keep the note, which is said once."""
     if note not in sampler.notes:
         sampler.notes.append(note)
         warnings.warn(line, BdlWarning, stacklevel=4)
