@@ -93,17 +93,24 @@ def host_under(trainer: L.Trainer, host: Host, averages_micro_batches: bool = Fa
     disjoint, random = _are_disjoint(loader), drops_out(trainer.lightning_module)
     whole = isinstance(loader, TensorBatches) and disjoint and loader.batch_size == len(loader.dataset)
     batches = batches_of(loader)
-    parts = trainer.accumulate_grad_batches
+    parts, clips = trainer.accumulate_grad_batches, bool(trainer.gradient_clip_val)
+    control = find_sampler(trainer).control is not None  # whose gradients of all the data come through the same places
     return replace(
         host,
-        own_backward=parts == 1 or not averages_micro_batches,
-        changes_gradients=bool(trainer.gradient_clip_val) or averages_micro_batches and parts > 1,
+        own_backward=not averages_micro_batches or parts == 1 and _has_own_backward(trainer.lightning_module),
+        changes_gradients=clips or control or averages_micro_batches and parts > 1,
         group=host.group or shared,
         batches=batches,
         noise_share=left_by_a_pass(batches / parts) if batches and disjoint and not random else 1.0,
         sees_all_data=whole and not random,
         loss_is_whole=parts == 1 or averages_micro_batches,
     )
+
+
+def _has_own_backward(module: nn.Module) -> bool:
+    """Whether a BayesianModule back-propagates in a way of the user's: bdl's own goes through what autograd misses."""
+    owner = next(kind for kind in type(module).__mro__ if "backward" in vars(kind))
+    return "backward" in vars(module) or owner.__module__.partition(".")[0] != "bdl"
 
 
 def _are_disjoint(loader: Any) -> bool:

@@ -49,12 +49,12 @@ class Closures:
     def call(self, closure: Callable[[], Any], compares: bool, may_change: bool = False) -> Any:
         """What the closure returns.
 
-        compares: False where its gradient need not be that of the loss. may_change: whether it may change the gradients
-        afterwards, as a Trainer does that clips them.
+        compares: False where the values that are back-propagated need not add up to the loss. may_change: whether it
+        may change the gradients afterwards, as a Trainer does that clips them.
         """
-        compares, self._left = compares and self._left > 0 and not compiles(), self._left - 1
+        watches, self._left = self._left > 0 and not compiles(), self._left - 1
         with torch.enable_grad():
-            if not compares or not _watching.acquire(blocking=False):
+            if not watches or not _watching.acquire(blocking=False):
                 return closure()
             try:
                 with Backpropagated() as watch:
@@ -62,15 +62,15 @@ class Closures:
             finally:
                 _watching.release()
         if loss is not None:
-            self._compare(watch, torch.as_tensor(loss), may_change)
+            self._compare(watch, torch.as_tensor(loss), compares, may_change)
         sampled = {id(p) for p in self._sampled()}  # nobody zeroes the gradients of others
         for gradient in (gradient for leaf, gradient, _ in watch.left if id(leaf) in sampled):
             setattr(gradient, LEFT, True)  # a reference would keep torch from moving the parameters
         return loss
 
-    def _compare(self, watch: Backpropagated, loss: Tensor, may_change: bool) -> None:
-        lines = list(watch.differences(loss, may_change))
-        if self._num_data > 1 and max(watch.summed, default=0) > 1:
+    def _compare(self, watch: Backpropagated, loss: Tensor, compares: bool, may_change: bool) -> None:
+        lines = list(watch.differences(loss, compares, may_change))
+        if compares and self._num_data > 1 and max(watch.summed, default=0) > 1:
             lines.append(("sum", SUM.format(watch.summed)))
         for kind, line in lines:
             if kind not in self._said:
@@ -155,7 +155,7 @@ class Backpropagated:
     def _add(self, value: Tensor) -> None:
         self.total = value if self.total is None else self.total + value
 
-    def differences(self, loss: Tensor, may_change: bool) -> Iterator[tuple[str, str]]:
+    def differences(self, loss: Tensor, compares: bool, may_change: bool) -> Iterator[tuple[str, str]]:
         """Kinds and lines, where the sum is not that of the () or (C,) losses. A device sync.
 
         Gradients that come in another way cannot be compared; those of `grad` are where they are put into place.
@@ -183,7 +183,7 @@ class Backpropagated:
                 CHANGED.format("the closure, or a hook of the module, changes"),
             )
         sent, returned = float(self.total), float(loss.detach().double().sum())
-        if math.isfinite(sent) and abs(sent - returned) > FAR * max(abs(sent), abs(returned)):
+        if compares and math.isfinite(sent) and abs(sent - returned) > FAR * max(abs(sent), abs(returned)):
             yield (
                 "scaled",
                 f"the closure back-propagates {sent:.4g} in all, and returns a loss of {returned:.4g}: the chain "
