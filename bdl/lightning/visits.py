@@ -69,6 +69,11 @@ class Visits:
                 self._reload()
             self._end_epoch(batch)
         items = count_targets(batch, self._axis)
+        if not items and any(t.ndim > self._axis and not t.shape[self._axis] for t in tensors_in(batch)):
+            raise ConfigError(
+                f"batch {batch_idx} of epoch {self.trainer.current_epoch} has no items, {structure(batch)}, and so no "
+                "mean loss: leave it out in the collate_fn, the batch sampler or the data that make it"
+            )
         self._visited, self._each = None if self._visited is None else self._visited + items, _elements(batch)
         self._nominal = self._nominal or items
         self.items = items or None

@@ -9,6 +9,7 @@ import copy
 import pickle
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from closures import closure_of
@@ -151,3 +152,20 @@ def test_a_scheduler_may_cycle_lr_but_no_momentum(make, cycle):
     sampler.step()
     scheduler.step()
     assert sampler.param_groups[0]["lr"] != before
+
+
+# ---- numbers of other libraries --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, value", [("seed", 1.5), ("seed", "a"), ("stack", None)])
+def test_a_stream_has_whole_numbers(name, value):
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number, got {value!r}"):
+        sampler_of(nn.Linear(2, 1), **{name: value})
+
+
+def test_numbers_of_numpy_are_plain_ones():
+    net = nn.Linear(2, 1)
+    sampler = bdl.Sampler(
+        net.named_parameters(), bdl.SGLD(), num_data=np.int64(N), lr=np.float32(0.1), seed=np.int64(3)
+    )
+    assert type(sampler.param_groups[0]["lr"]) is float and type(sampler.seed) is type(sampler.num_data) is int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from bdl.disk.owner import sole_owner
 from bdl.engine.stack import ChainStack
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
@@ -158,6 +159,9 @@ class CollectSamples(SamplerCallback):
         return waits or self.keep(step) or step >= self._total
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.global_step == 0:
+            line = "the run made no step: its loader has no batch, or the Trainer's limits leave none"
+            warnings.warn(f"{line}; give it data, or lower batch_size", BdlWarning, stacklevel=2)
         if self._restored is not None and trainer.is_global_zero:  # a run that had ended: no step was made
             sampler = find_sampler(trainer)
             sampler.host = host_under(trainer, sampler.host)  # what it says of batch noise depends on the batches
