@@ -34,6 +34,14 @@ def test_one_sample_and_the_averages_against_hand_computed_ones(run, posterior):
     np.testing.assert_allclose(evaluation.log_probs[1, 3, 5], p[3, 1, 5, Y[5]].log(), rtol=1e-5)
 
 
+def test_an_evaluation_shows_its_scores(posterior):
+    evaluation = posterior.evaluate(TensorSlices(X, Y))
+    lines, metrics = str(evaluation).splitlines(), evaluation.metrics()
+    assert lines[0] == f"ClassEvaluation of {len(X)} items by 2 chains"
+    assert f"  bma         accuracy {metrics['bma/accuracy']:.3g}, nll {metrics['bma/nll']:.3g}" in lines
+    assert "ValueEvaluation of 3 items by 1 chain" == str(ValueEvaluation(bdl.GaussianNLL(0.5), torch.zeros(3, 1), 1))
+
+
 @pytest.mark.parametrize("draws", [3, 10, 13])
 def test_scores_of_the_last_ten_samples_one_by_one(draws):
     torch.manual_seed(0)
