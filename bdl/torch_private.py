@@ -113,16 +113,21 @@ def adds_up(loss: Tensor) -> tuple[int, ...]:
 
 
 def _is_weighted(node: Any) -> bool:
-    """Whether a term of a loss is a mean, or has a divisor or a weight, between here and the last layer."""
-    waiting, seen = [node], 0
+    """Whether a term of a loss is a mean, or has a divisor or a weight, between here and a layer; or no layer is near.
+
+    A sum over the parameters themselves is an energy, and adds up no items.
+    """
+    waiting, seen, layers = [node], 0, 0
     while waiting and seen < 4 * FAR:
         node, seen = waiting.pop(), seen + 1
-        if node is None or any(word in (name := node.name()) for word in ("Addmm", "Mm", "Bmm", "Conv", "Accumulate")):
+        name = "Accumulate" if node is None else node.name()
+        layers += (ends := any(word in name for word in ("Addmm", "Mm", "Bmm", "Conv")))
+        if node is None or ends or "Accumulate" in name:
             continue
         if any(each.ndim for each in _constants(node)) or any(word in name for word in ("Mean", "Div", "SumBackward1")):
             return True
         waiting += [following for following, _ in node.next_functions]
-    return seen >= 4 * FAR
+    return seen >= 4 * FAR or not layers
 
 
 def _constants(node: Any) -> list[Tensor]:

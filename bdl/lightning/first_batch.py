@@ -71,7 +71,7 @@ def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor]) -> st
         found = torch.autograd.grad(loss, list(params), allow_unused=True)
     start = [p.clone() for p in params]
     along = [torch.zeros_like(p) if g is None else g.to(p) for p, g in zip(params, found, strict=True)]
-    length = float(torch.stack([v.double().square().sum() for v in along]).sum().sqrt())
+    length = float(torch.stack([v.square().sum().cpu().double() for v in along]).sum().sqrt())
     scale = abs(float(loss.detach()))
 
     def difference(e: float) -> float:
@@ -79,7 +79,7 @@ def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor]) -> st
         for sign in (1, -1):
             for p, at, v in zip(params, start, along, strict=True):
                 p.copy_(at + sign * e / length * v)
-            ends.append(float(loss_of().double().sum()))
+            ends.append(float(loss_of().cpu().double().sum()))
         return ends[0] - ends[1]
 
     if not (math.isfinite(length) and math.isfinite(scale) and length * scale > 0):

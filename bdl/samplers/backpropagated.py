@@ -70,7 +70,7 @@ class Closures:
 
     def _compare(self, watch: Backpropagated, loss: Tensor, compares: bool, may_change: bool) -> None:
         lines = list(watch.differences(loss, compares, may_change))
-        if compares and self._num_data > 1 and max(watch.summed, default=0) > 1:
+        if compares and self._num_data > 1 and watch.summed[:1] > (1,):
             lines.append(("sum", SUM.format(watch.summed)))
         for kind, line in lines:
             if kind not in self._said:
@@ -182,7 +182,7 @@ class Backpropagated:
                 "changed",
                 CHANGED.format("the closure, or a hook of the module, changes"),
             )
-        sent, returned = float(self.total), float(loss.detach().double().sum())
+        sent, returned = float(self.total), float(loss.detach().cpu().double().sum())
         if compares and math.isfinite(sent) and abs(sent - returned) > FAR * max(abs(sent), abs(returned)):
             yield (
                 "scaled",
@@ -195,8 +195,8 @@ class Backpropagated:
 def _value(roots: list[Tensor], weights: Any) -> Tensor:
     """() the sum that a pass from these tensors is the gradient of."""
     each = zip(roots, _weights(roots, weights), strict=True)
-    parts = [(r.detach() if w is None else r.detach() * w.detach()).sum().double() for r, w in each]
-    return torch.stack([part.cpu() for part in parts]).sum()
+    parts = [(r.detach() if w is None else r.detach() * w.detach()).sum().cpu().double() for r, w in each]
+    return torch.stack(parts).sum()
 
 
 def _weights(roots: list[Tensor], weights: Any) -> list[Tensor | None]:

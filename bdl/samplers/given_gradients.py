@@ -39,7 +39,7 @@ class GivenGradients:
             return
         p = min(shown, key=torch.numel)
         self._old, self._version, self._adds = p.grad.clone(), -1, False  # type: ignore[union-attr]
-        self._parameter, self._last, self._last_version = p, p.grad, p.grad._version  # type: ignore[union-attr]
+        self._parameter = p
         self._handles = [p.register_hook(self._arrives), p.register_post_accumulate_grad_hook(self._is_added)]
 
     def _arrives(self, gradient: Tensor) -> None:
@@ -54,10 +54,6 @@ class GivenGradients:
     def _compare(self, may_change: bool) -> None:
         now = self._parameter.grad
         if self._version < 0:
-            if now is not None and now is self._last and now._version == self._last_version:
-                self._tell(
-                    "none", "loss.backward() is not called: the chain follows the gradients of the step before again"
-                )
             return
         if self._adds:
             self._tell("old", OLD.format("loss.backward() adds", "before it"))

@@ -245,15 +245,9 @@ def and_unscales(net, sampler):
     scaler.unscale_(sampler)
 
 
-def once(net, sampler):
-    if sampler.steps == 0:
-        by_itself(net, sampler)
-
-
 LOOPS = [
     (by_itself, "loss.backward() adds to the gradients of the step before"),
     (and_clips, "the loop changes the gradients after they are back-propagated"),
-    (once, "loss.backward() is not called"),
     (after_zeros, None),
     (by_the_network, None),
     (and_unscales, None),
