@@ -65,7 +65,10 @@ def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor]) -> st
     if params[0].dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled(params[0].device.type):
         return None  # differences of losses would be rounding
     with torch.enable_grad():
-        loss = loss_of().sum()
+        try:
+            loss = loss_of().sum()
+        except INPUT_ERRORS:  # the step itself says what is wrong
+            return None
         if number > LARGEST or not loss.requires_grad:
             return None
         found = torch.autograd.grad(loss, list(params), allow_unused=True)
