@@ -1,7 +1,5 @@
 """Schedules against their formulas, and the cycle that lr, temperature and keep-rule share."""
 
-from __future__ import annotations
-
 import math
 import sys
 

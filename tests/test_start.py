@@ -3,8 +3,6 @@
 AdamWStart: every member is trained by AdamW and stopped by itself, on items that it is not stopped on.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -8,8 +8,6 @@ Steps of the two take turns in one process, and `time` is the ratio of the media
 peaks, each in a process of its own, in bytes for each frozen parameter.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import statistics

@@ -9,8 +9,6 @@ PAGE.json has the numbers. A section that fails, or takes longer than its share 
 `--device cpu --small` runs everything in small sizes, which a test does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

@@ -6,8 +6,6 @@ sees no dark row. Beside it: training that goes on with the bright rows alone, a
 the trained network, and a run on all rows.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

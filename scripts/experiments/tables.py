@@ -15,8 +15,6 @@ cells with a line are not measured again, unless they failed and --again is give
 of all lines of these methods; ranks at a budget stand apart in them, with DIR/ranks_BUDGET.png.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -11,8 +11,6 @@ with one prior, run for 8,000 and 2,000 steps, and are scored on held-out traini
 multiplier on the images while T is constant and while it falls.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Zhang et al. 2020, section 5.1: cyclical against decreasing steps on a grid of 25 modes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Races on the ten functions: every method with its lr, tuned or published, until f falls below the threshold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

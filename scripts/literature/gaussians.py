@@ -1,7 +1,5 @@
 """Ji 2023: HMC, SGLD, SGRLD and SGHMC on mixtures of one to four Gaussians, from distant starting points."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Pictures of the Landsat experiment: training along the run, and published errors beside ours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The rows of the Landsat table: each method with the settings that are tried for it, the same number for all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product

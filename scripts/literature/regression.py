@@ -1,7 +1,5 @@
 """Karagiannis 2023: SGD and SGLD on a linear regression whose tempered posteriors are known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Liang 2024 in two dimensions: the search for Ackley's global minimum, and visits on a rugged surface."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The Lightning post: Metropolis and SGLD on a line through thirty points, with the post's noise and the right one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

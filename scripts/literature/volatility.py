@@ -1,7 +1,5 @@
 """A stochastic volatility model: HMC against SGHMC on mini-batches of times."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

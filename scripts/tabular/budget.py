@@ -10,8 +10,6 @@ A deep ensemble searches with single networks for half of its budget, and trains
 take the number of steps, or of samples, for which a line through the times of two short fits leaves time; these count.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 import time

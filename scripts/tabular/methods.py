@@ -4,8 +4,6 @@ Words have become columns of zeros and ones for all of them. Inputs, and targets
 all but bdl, which does that itself.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from typing import Any

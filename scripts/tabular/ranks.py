@@ -1,7 +1,5 @@
 """Ranks of methods over tables, the tests of Friedman and Nemenyi (Demsar 2006), and their picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

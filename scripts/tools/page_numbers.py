@@ -1,7 +1,5 @@
 """The paragraphs and tables of a page in Markdown, the numbers in them, and which of these claim a measurement."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """bench.py: the laws it expects and checks, its clocks, and its reports in tiny rounds."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

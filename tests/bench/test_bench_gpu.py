@@ -1,7 +1,5 @@
 """bench.py gpu: its page of results, from small sizes on a CPU."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """scripts/tabular/budget.py and `--budget` of scripts/experiments/tables.py: the rule by clocks that count calls."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import count

@@ -1,7 +1,5 @@
 """scripts/experiments/tables.py and scripts/tabular: scores and ranks against their formulas, folds, and the resume."""
 
-from __future__ import annotations
-
 import json
 import math
 

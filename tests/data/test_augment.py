@@ -1,7 +1,5 @@
 """Augmentation against torchvision, its laws, and its dependence on seed, stack, epoch, chain and item alone."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 

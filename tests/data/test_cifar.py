@@ -1,7 +1,5 @@
 """CIFAR: small files in the original format, refused input, both loaders, and the experiments."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

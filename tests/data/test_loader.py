@@ -3,8 +3,6 @@
 Loaders: the order of batches is a function of (seed, stack, epoch, chain), so it can be resumed anywhere.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 

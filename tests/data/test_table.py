@@ -3,8 +3,6 @@
 Tables: what is learned from the training rows, splits, tasks, and one clear line for each kind of bad table.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

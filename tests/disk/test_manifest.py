@@ -1,7 +1,5 @@
 """Manifests: a line for each file, chained by hashes; what they list is read as it was written, or refused."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Numbers of the README and of docs/ are those of committed results: scripts/check_claims.py and its modules."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Tests of gallery.py and gallery_pages.py of `scripts/tools`: every example of docs/gallery runs and has its page."""
 
-from __future__ import annotations
-
 import json
 import re
 

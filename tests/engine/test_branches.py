@@ -3,8 +3,6 @@
 Its streams are strict: memory that two of them touch in an order that is left to chance is an error, see `streams`.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from pathlib import Path

@@ -4,8 +4,6 @@ On the simulated device a function that changes its results stands for compiled 
 would differ.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from pathlib import Path

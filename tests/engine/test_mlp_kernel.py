@@ -3,8 +3,6 @@
 The compiled MLP gradient: equal to autograd in float64, independent of the other chains and of memory, optional.
 """
 
-from __future__ import annotations
-
 import copy
 import platform
 

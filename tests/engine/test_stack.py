@@ -1,7 +1,5 @@
 """ChainStack: its three methods agree, every chain has its own start, and a chain equals the plain network."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import toys

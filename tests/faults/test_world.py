@@ -1,7 +1,5 @@
 """What the world does around a run: a second writer, a clock that steps, a slow disk, no permission, a lost rank."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Small CIFAR files in torchvision's layout. They are pickled as those on the web, and torchvision accepts them."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -5,8 +5,6 @@ line chooses; its values come on top. Hydra and OmegaConf parse each text, list 
 command, twice for each script, which took half of the time of a small run.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Three models of the textbooks as functions of named parameters, and as models of Pyro."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

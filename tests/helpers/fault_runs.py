@@ -1,7 +1,5 @@
 """The tiny run on which faults are tried, and what has to be the same after them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damaged run directories, and what commands make of them: the right result, a warning, or one line of bdl's own."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shutil

@@ -1,7 +1,5 @@
 """The README, CONTRIBUTING and the pages of docs/, as blocks of code that tests can run."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

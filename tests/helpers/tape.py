@@ -1,7 +1,5 @@
 """A stand-in for CUDA graphs on a CPU, as strict as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small data, networks and runs that several tests share."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from pathlib import Path

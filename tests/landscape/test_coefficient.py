@@ -4,8 +4,6 @@ A value is compared with its expectation at the finite N of the chain, by Z of i
 losses by a formula, for linear networks of two layers by Gibbs sampling, which shares nothing with the chains.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import replace

@@ -3,8 +3,6 @@
 BayesianModule, and any other LightningModule that returns a Sampler.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import lightning as L

@@ -1,7 +1,5 @@
 """Steps inside a block leave what one step per batch leaves, byte for byte; and blocks are made where they may be."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace

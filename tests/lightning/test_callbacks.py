@@ -3,8 +3,6 @@
 CollectSamples, ModelAverage, Monitor and Schedule against direct computations.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

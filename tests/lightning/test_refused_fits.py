@@ -1,7 +1,5 @@
 """What a Trainer refuses to fit with a Sampler: in one line, and no file is written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ The simulated device counts kernels and waits. Its products of matrices depend o
 are compared within rounding, and random streams to the bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -3,8 +3,6 @@
 Several columns of classes are scored and predicted as each of them would be by itself.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The frame of the experiments: files appear whole or not at all, tables are Markdown, bad input gets one line."""
 
-from __future__ import annotations
-
 import json
 import math
 

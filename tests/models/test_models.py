@@ -3,8 +3,6 @@
 Networks: shapes, sizes, and filter response norm and residual blocks against their formulas.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

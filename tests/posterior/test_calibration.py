@@ -1,7 +1,5 @@
 """Temperature scaling and split-conformal prediction: known answers, and the coverage that is promised."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.notes`: the checks beside the verdict, at their thresholds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The index of samples: what the manifest lists counts once, whatever else is in the file, and no name leads out."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The average as one module: equal to `predict`, saved, loaded and exported.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import toys

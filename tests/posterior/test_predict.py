@@ -3,8 +3,6 @@
 Posterior against averages computed by hand.
 """
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np

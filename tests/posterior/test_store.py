@@ -3,8 +3,6 @@
 Samples on disk: samples come back as written, damage is named, and nothing is written partially.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -3,8 +3,6 @@
 Predictions of numbers and of labels, against scipy and against every network by hand.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights of samples against their formulas, and refusals of importance weights that are not valid."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 What null and auto stand for: it follows from the configuration, and the precision from the CPU too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

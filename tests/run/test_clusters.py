@@ -1,7 +1,5 @@
 """Sweeps on clusters: what a job asks for, and a job that its scheduler stops goes on where it was; files of docs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

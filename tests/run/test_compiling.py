@@ -1,7 +1,5 @@
 """Compiled networks compute the same numbers; without a compiler they run uncompiled."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from types import SimpleNamespace

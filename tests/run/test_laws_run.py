@@ -1,7 +1,5 @@
 """Tables whose target has repeated values, is positive, has levels or several columns of classes, to predictions."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

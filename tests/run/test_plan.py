@@ -3,8 +3,6 @@
 What a configuration decides once, and what the data add: the parts that the rest of a run takes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

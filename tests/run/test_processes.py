@@ -5,8 +5,6 @@ One chain on two processes is the chain on one process with twice the batch; fai
 The tests run on CPUs with gloo. `ddp` and `Recorder` are the work of each process, and they also make the reference.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

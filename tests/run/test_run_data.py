@@ -1,7 +1,5 @@
 """Tests of `bdl.run.run_data`: a run reads its table once, whatever processes carry its stacks."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

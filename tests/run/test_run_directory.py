@@ -3,8 +3,6 @@
 Run directories are complete, and several of them merge into one posterior.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import warnings

@@ -3,8 +3,6 @@
 Runs in separate processes: signals lose nothing, and several processes make one run.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import signal

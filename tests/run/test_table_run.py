@@ -3,8 +3,6 @@
 A table from the command line to predictions: what the data decide, what a run records, and preds.csv.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

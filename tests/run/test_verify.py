@@ -1,7 +1,5 @@
 """verify names every damaged file, and no command trusts a damaged or strange run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

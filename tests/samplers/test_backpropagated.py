@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.backpropagated`: closures whose gradient is not that of the loss that they return."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 

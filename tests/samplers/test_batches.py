@@ -3,8 +3,6 @@
 Real mini-batches of a regression: subtracting batch noise is right for independent batches, and for those alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

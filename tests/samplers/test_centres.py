@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.priors.centres`: where a prior is centred, in every sampler, saved and resumed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -5,8 +5,6 @@ sampler that has a name. Γ is compared with central differences. Negative contr
 skew, past the check that refuses it.
 """
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.control.variate`, `bdl.samplers.batch_gradient`, `.estimator` and `.explanation`."""
 
-from __future__ import annotations
-
 import io
 import itertools
 from dataclasses import replace

@@ -4,8 +4,6 @@ CCHMC has the law of a linear regression in every direction where batches bring 
 SGNHT and a variance per coordinate have not. Draws have the covariance of batch gradients, by enumeration.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 

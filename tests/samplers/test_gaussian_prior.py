@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.priors.gaussian_prior`: its density, and one posterior after another."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ SMILE: its turn is the flow of MCLMC, batch noise of one variance in all directi
 even, and what is left has the size that its docstring gives. Beside SGHMC and SGNHT at equal gradients.
 """
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -7,8 +7,6 @@ keeps volumes. The others run chains: moments and CDFs of exact laws agree withi
 that differ between chains. Each of these checks that it would see a temperature 2% too high.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ In one dimension the chain lives on the points x0 + k δ and moves to a neighbou
 follows from detailed balance between neighbours, without random numbers.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

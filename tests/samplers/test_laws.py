@@ -8,8 +8,6 @@ differs from exp(-U/T) by O(lr) is shown separately, without random numbers. The
 statistic.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

@@ -6,8 +6,6 @@ Unless the sampler is adjusted, its law is compared with the exact one after ext
 less those at lr have an error of second order only.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 

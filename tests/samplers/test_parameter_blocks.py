@@ -6,8 +6,6 @@ Every dynamics of the table that takes an lr per coordinate is here: by Lyapunov
 through the whole Sampler against the variance of the discretised chain.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ PSGLD, SGRLD and SGFS have the law that they claim; where they claim none, they 
 Most laws here are those of the discretised chain as functions of lr, computed without random numbers by oracles.py.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

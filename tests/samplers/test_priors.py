@@ -3,8 +3,6 @@
 Densities with their constants against scipy, gradients against autograd, scales per tensor and by fan-in.
 """
 
-from __future__ import annotations
-
 import json
 import math
 

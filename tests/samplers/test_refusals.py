@@ -3,8 +3,6 @@
 What a Sampler refuses or says because it would be silently wrong.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
 import warnings

@@ -3,8 +3,6 @@
 The Sampler: injected noise, batch noise, resuming, errors, and parameters without a gradient.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import math

@@ -3,8 +3,6 @@
 The forms of adaptive weighting on a law whose G is known: fixed points, multipliers, floors, units of energy.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.decisions.botorch_model`: by BoTorch's interface, and against exact values."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

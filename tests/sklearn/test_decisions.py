@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.decisions.acquisition`, `.probly_predictor`, `.scoringbench_wrapper` and `.skpro_regressor`."""
 
-from __future__ import annotations
-
 import sys
 import types
 from importlib import resources

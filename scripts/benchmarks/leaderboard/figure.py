@@ -1,7 +1,5 @@
 """The leaderboard as curves and as a Markdown table."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The problems of the leaderboard, and the average of predictions by which methods are compared."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -5,8 +5,6 @@ size for thousands of steps and then samples, takes minutes: `bench.py bde_fit` 
 of one chain while it samples. The law is checked on the linear regression of `bench.py jax`.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, replace
 

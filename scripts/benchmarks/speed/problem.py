@@ -1,7 +1,5 @@
 """What bench.py's samplers sample: Landsat, whose speed is measured, and a linear regression, whose law is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

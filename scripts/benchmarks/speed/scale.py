@@ -1,7 +1,5 @@
 """`bench.py scale`: how times grow with chains, parameters, samples, tensors and processes."""
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import os

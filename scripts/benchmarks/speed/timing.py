@@ -1,7 +1,5 @@
 """Tools of bench.py: contestants that take turns, a timed Trainer, and SGHMC as it is commonly written."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """What is measured of the draws of a run: modes, hops, R-hat, predictions, and how far all that is from a reference."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Means over the seeds as JSON and Markdown, and the picture of who wins where."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from pathlib import Path

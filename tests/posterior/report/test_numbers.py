@@ -1,7 +1,5 @@
 """The numbers of a report, each against its definition."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
