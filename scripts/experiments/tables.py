@@ -89,9 +89,6 @@ def main(
     write(out, only)
 
 
-# ---- cells -----------------------------------------------------------------------------------------------------------
-
-
 def run_cell(words: Sequence[str], limit: int) -> Line:
     """What a process of its own found, or why it found nothing."""
     command = [sys.executable, str(SCRIPTS / "tabular" / "cell.py"), *words]
@@ -160,9 +157,6 @@ def there(names: Sequence[str], sources: Mapping[str, Source], methods: Sequence
     if lacking:
         print(f"not installed, and left out: {', '.join(sorted(lacking))}", flush=True)
     return [name for name in names if sources[name].is_there]
-
-
-# ---- ranks -----------------------------------------------------------------------------------------------------------
 
 
 def complete(lines: Sequence[Line], score: str) -> Iterator[tuple[str, dict[str, float]]]:

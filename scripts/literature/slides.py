@@ -25,8 +25,6 @@ def uncertain(values: Tensor, digits: int = 2) -> str:
     return f"{values.mean():,.{digits}f} ± {values.std() / len(values) ** 0.5:,.{digits}f}"
 
 
-# ---- Ackley ----------------------------------------------------------------------------------------------------------
-
 ACKLEY_LR, RADIUS = 5e-3, 12.0
 EDGES = {  # edges of 47 bins: wide ones of 2 nats, narrow ones of 0.2
     ABOVE: [*range(0, 14, 2), *(14 + 0.2 * i for i in range(41))],
@@ -143,8 +141,6 @@ def draw_path(ax: Axes, path: Tensor, width: float) -> None:
     ax.plot(*path[0], "o", color="white", mec="black", ms=6)
     ax.text(0.02, 0.02, "time: yellow to red", fontsize=8, transform=ax.transAxes)
 
-
-# ---- rugged surface --------------------------------------------------------------------------------------------------
 
 LOW = -4.0  # nats: half the depth of the deepest minima
 CELLS = 50  # along each side of the box

@@ -143,9 +143,6 @@ def said(ratios: Tensor) -> str:
     )
 
 
-# ---- pictures --------------------------------------------------------------------------------------------------------
-
-
 def draw_traces(runs: Sequence[Run], exact: Tensor) -> Figure:
     title = "Noise α freezes the chain, √α samples the posterior; at α = .04 neither is stable"
     figure, axes = canvas(title, 3, len(runs), width=2.7, height=1.7, sharex=True, sharey="row")

@@ -121,9 +121,6 @@ def tabulate(runs: Sequence[Run], measures: dict[str, dict[str, Any]]) -> Table:
     )
 
 
-# ---- pictures --------------------------------------------------------------------------------------------------------
-
-
 def draw_parameters(runs: Sequence[Run]) -> Figure:
     title = "SGHMC agrees with HMC once the batches' noise is taken off; left on, it inflates σ"
     figure, axes = canvas(title, 1, 3, width=3.8, height=2.9)

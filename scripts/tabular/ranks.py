@@ -53,9 +53,6 @@ def critical_difference(k: int, tables: int) -> float:
     return float(q * math.sqrt(k * (k + 1) / (6 * tables)))
 
 
-# ---- the picture -----------------------------------------------------------------------------------------------------
-
-
 def draw(panels: Mapping[str, Ranks], path: Path) -> None:
     """A diagram for each score, as a PNG: methods at their mean ranks, and bars over those that do not differ."""
     most = max(len(ranks.methods) for ranks in panels.values())

@@ -33,9 +33,6 @@ def in_new_process(code: str) -> str:
     return result.stdout
 
 
-# ---- law -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def law() -> Quadratic:
     return Quadratic(regression())
@@ -134,9 +131,6 @@ def test_the_parts_of_an_evaluation_are_measured():
     assert ratios["evaluation / import torch"] == times["evaluation"][0] / times["import torch"][0]
 
 
-# ---- clocks ----------------------------------------------------------------------------------------------------------
-
-
 def run_batches(callback, steps: list[int], max_steps: int = 10**9) -> None:
     for step in steps:
         trainer = SimpleNamespace(global_step=step, max_steps=max_steps)
@@ -160,9 +154,6 @@ def test_turns_come_after_at_least_a_block_of_steps(monkeypatch):
     # Turns at 6, 12 and 18 of 4 calls each; each turn reads the clock twice around its calls and once after them
     assert len(calls) == 12 and len(turns.trainer_times) == len(turns.step_times) == 2
     assert turns.trainer_times == [1e3 / 6, 1e3 / 6]
-
-
-# ---- reports ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

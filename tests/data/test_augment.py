@@ -129,9 +129,6 @@ def test_normalisation_is_torchvisions():
     assert torch.equal(torch.cat([NORMALISE(part) for part in x.split(7)]), inputs)
 
 
-# ---- in a loader -----------------------------------------------------------------------------------------------------
-
-
 def loader(batch_size: int = 6, augment: Augment | None = EVERYTHING, **arguments) -> TensorBatches:
     x = images(20)
     return TensorBatches(x, torch.arange(20), batch_size, augment=augment, transform=NORMALISE, **arguments)

@@ -217,9 +217,6 @@ def test_slices_keep_the_order_and_the_short_last_batch():
     assert len(slices) == len(list(slices)) == 5
 
 
-# ---- worker processes ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_make_the_same_batches(workers):
     assert take(WorkerBatches(loader(chains=2), workers), 7) == take(loader(chains=2), 7)

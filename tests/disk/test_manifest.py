@@ -114,9 +114,6 @@ def test_a_file_in_parts_is_the_file_in_one(manifest):
     assert read_listed([manifest], "parts") == b"one two" and manifest.entries()[-1] == parts
 
 
-# ---- the files -------------------------------------------------------------------------------------------------------
-
-
 def test_a_file_is_read_as_it_was_written_or_refused(manifest):
     assert read_listed([manifest], "b") == b"4" and read_listed([manifest], "d") is None
     (manifest.folder / "a").write_bytes(b"x")

@@ -112,8 +112,6 @@ def test_who_fuses(simulated):
     assert isinstance(choose_gradient(cnn.to("cpu"), NLL, True, graphs=True), InTurn | Autograd)
 
 
-# ---- whole runs ------------------------------------------------------------------------------------------------------
-
 STEPS = 40
 
 

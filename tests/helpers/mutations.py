@@ -29,9 +29,6 @@ register_resolvers()
 CONF = Path(__file__).parents[2] / "conf"
 
 
-# ---- damage ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Damage:
     """One change to one file, or to two."""
@@ -107,9 +104,6 @@ def damages(run: Path) -> st.SearchStrategy[Damage]:
         Damage, st.sampled_from(DAMAGES), file, st.sampled_from(names),
         st.floats(0, 1, exclude_max=True), st.integers(1, 255),
     )  # fmt: skip
-
-
-# ---- what commands make of it ----------------------------------------------------------------------------------------
 
 
 def evaluated(run: Path) -> Any:

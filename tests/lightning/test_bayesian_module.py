@@ -56,9 +56,6 @@ class UserModule(L.LightningModule):
         return {"optimizer": sampler, "lr_scheduler": {"scheduler": decay, "interval": "step"}}
 
 
-# ---- nets, stacks, data ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("chains", [None, 1, 3])
 def test_a_net_or_a_stack_is_sampled(tmp_path, chains):
     module = toys.module(chains=chains)
@@ -124,9 +121,6 @@ def test_full_loss_leaves_a_module_in_eval_mode_as_it_is(tmp_path):
     assert not module.net[1].training and module.net[0].training
 
 
-# ---- losses that sample another law ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
@@ -154,9 +148,6 @@ def test_a_likelihood_gives_no_warning(tmp_path, loss):
         warnings.simplefilter("error", BdlWarning)
         toys.trainer(tmp_path, 2).fit(module, toys.TensorBatches(toys.tensors()[0], y, BATCH))
     assert "loss:" not in module.sampler.explain()
-
-
-# ---- Trainer settings that are refused -------------------------------------------------------------------------------
 
 
 def test_16_mixed_is_refused(tmp_path, monkeypatch):
@@ -257,9 +248,6 @@ def test_lightnings_gradient_clipping_acts(tmp_path):
     toys.trainer(tmp_path, 1, gradient_clip_val=0.01).fit(module, toys.batches(None))
     after = torch.cat([p.detach().flatten() for p in module.parameters()])
     assert (after - before).norm().item() == pytest.approx(0.1 * 0.01, rel=1e-3)
-
-
-# ---- a user's module -------------------------------------------------------------------------------------------------
 
 
 def test_any_module_that_returns_a_sampler_works_in_six_lines(tmp_path):

@@ -45,8 +45,6 @@ def test_what_does_not_fit_is_refused(tmp_path, module, trainer, words):
     assert "\n" not in str(refused.value) and [p for p in tmp_path.rglob("*") if p.is_file()] == []
 
 
-# ---- a network in parts ----------------------------------------------------------------------------------------------
-
 WORKS = "run it on one device, or on several with strategy=ddp; of a large network sample a part, with only=...$"
 STRATEGIES = {
     "fsdp": "fsdp",

@@ -114,9 +114,6 @@ def test_bad_fits_are_refused_in_one_line(act, words):
     assert "\n" not in str(caught.value)
 
 
-# ---- groups ----------------------------------------------------------------------------------------------------------
-
-
 def test_groups_of_one_item_are_items():
     scores = torch.from_numpy(np.random.RandomState(0).randn(57, 2))
     for level in (0.5, 0.8, 0.9, 0.98):

@@ -42,9 +42,6 @@ def listing(store: SampleStore) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(store.folder.iterdir())}
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_doubled_line_counts_once(store, path):
     before = store.records()
     path.write_bytes(path.read_bytes() + path.read_bytes().splitlines(keepends=True)[1])
@@ -144,9 +141,6 @@ def test_values_of_another_type_are_a_damaged_line(store, path, field):
     list_line(store, Record(**values))
     with pytest.raises(StoreError, match="line 5 of .* is damaged"):
         store.records()
-
-
-# ---- what a checkpoint knows -----------------------------------------------------------------------------------------
 
 
 def test_an_index_that_is_a_folder_is_named(store, path):

@@ -42,9 +42,6 @@ def test_every_number_is_that_of_double_precision(run, posterior, monkeypatch, l
     assert (prediction.probs - p.log().mean(0).softmax(-1)).abs().max() > 1e-3  # logits are not averaged
 
 
-# ---- memory and files ------------------------------------------------------------------------------------------------
-
-
 def test_samples_and_chains_are_counted(posterior):
     assert (posterior.samples, posterior.chains, len(posterior.records)) == (16, 2, 8)
 

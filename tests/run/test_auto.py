@@ -85,8 +85,6 @@ def test_cores_are_those_that_the_process_may_use():
     assert usable_cores() == len(allowed)
 
 
-# ---- precision -------------------------------------------------------------------------------------------------------
-
 IMAGES = ("data=cifar10", "model=resnet20", "chains=1")
 PRECISIONS = [  # flags, overrides, precision
     ("avx2 fma", IMAGES, "32-true"),

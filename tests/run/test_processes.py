@@ -371,8 +371,6 @@ def test_processes_on_a_device_are_a_number(concurrent):
         count_processes("cpu", 1, concurrent)
 
 
-# ---- fork and spawn --------------------------------------------------------------------------------------------------
-
 THREADS = """
 import threading
 import torch

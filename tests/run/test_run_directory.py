@@ -141,9 +141,6 @@ def test_every_job_of_a_sweep_has_a_wandb_run_of_its_own():
     assert len(set(ids)) == 4
 
 
-# ---- several runs ----------------------------------------------------------------------------------------------------
-
-
 def test_two_runs_are_one_posterior(script, run, second, tmp_path):
     out = done(script("evaluate", f"runs=[{run},{second}]", f"out={tmp_path}"))
     metrics = json.loads((tmp_path / "metrics.json").read_text())

@@ -52,9 +52,6 @@ def test_a_refusal_in_a_process_of_its_own(tmp_path):
     assert len(err.splitlines()) == 1 and "sampler=nuts: there is no such sampler" in err and "Traceback" not in err
 
 
-# ---- several processes -----------------------------------------------------------------------------------------------
-
-
 SHORTER = (*LONG, "trainer.max_steps=400", "collect.keep.every=10", "collect.keep.burn_in=20", "checkpoint_every=100")
 
 

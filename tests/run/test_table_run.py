@@ -386,9 +386,6 @@ def test_evaluate_reads_table_again_and_refuses_a_changed_one(script, classes, t
         (classes / "table.csv").write_bytes(before)
 
 
-# ---- configuration ---------------------------------------------------------------------------------------------------
-
-
 def test_the_contents_of_a_table_name_run_and_its_place_does_not(tmp_path):
     def hash_of(path: Path, *more: str) -> str:
         return config_hash(compose("run_dir=x", "data=csv", f"data.path={path}", "data.target=y", *more))

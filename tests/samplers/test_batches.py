@@ -51,9 +51,6 @@ def test_independent_batches_heat_by_t_eff_and_shuffled_by_less():
     assert shuffled < bound - 0.4
 
 
-# ---- the estimate ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "dynamics, absolute, share",
     [

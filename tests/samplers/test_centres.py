@@ -97,9 +97,6 @@ def test_configurational_temperature_is_measured_around_centre():
     assert error < 0.01 and abs(float(each.mean()) - 1) < 4.5 * error + 0.3**2 / 4  # BAOAB's error of order lr²
 
 
-# ---- what a mean is --------------------------------------------------------------------------------------------------
-
-
 def sampler_of(prior, net=None, chains=None, **settings) -> bdl.Sampler:
     net = nn.Linear(3, 2).double() if net is None else net
     return bdl.Sampler(net.named_parameters(), bdl.SGLD(), num_data=5, lr=0.1, prior=prior, chains=chains, **settings)
@@ -213,9 +210,6 @@ def test_bad_means_are_refused(family, mean):
 def test_means_that_do_not_fit_are_refused(mean, words):
     with pytest.raises(bdl.ConfigError, match=words):
         sampler_of(bdl.Gaussian(mean=mean))
-
-
-# ---- saved and resumed -----------------------------------------------------------------------------------------------
 
 
 def steps(sampler: bdl.Sampler, net: nn.Module, count: int) -> torch.Tensor:

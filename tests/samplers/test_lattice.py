@@ -58,9 +58,6 @@ def test_lr_and_temperature_per_chain_and_zero_temperature():
     torch.testing.assert_close(stack[0], x[0] - 0.1 * g[0])
 
 
-# ---- the law ---------------------------------------------------------------------------------------------------------
-
-
 def lattice_law(mean_gradient, e: float, T: float = 1.0, reach: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
     """Points and masses of the stationary law at lr/N = e: π_k p_k = π_(k+1) (1 - p_(k+1)).
 
@@ -140,9 +137,6 @@ def test_correlated_batch_noise_enters_products_of_coordinates():
     without, with_noise = covariance(np.zeros((2, 2))), covariance(np.array([[9.0, 0.9], [0.9, 9.0]]))
     assert np.diag(with_noise - without) == pytest.approx(np.diag(covariance(np.array([[0, 0.9], [0.9, 0]])) - without))
     assert abs(with_noise - without).max() < 0.05
-
-
-# ---- heavy tails -----------------------------------------------------------------------------------------------------
 
 
 def cauchy_gradient(x, threshold):

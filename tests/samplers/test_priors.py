@@ -211,9 +211,6 @@ def test_prior_alone_is_sampled(prior, expected):
     assert (variances_without_data(prior, 1.05).z(expected) > Z).any()
 
 
-# ---- bad values ------------------------------------------------------------------------------------------------------
-
-
 def test_zero_is_a_precision_but_no_scale():
     """Precision 0 is the improper uniform prior, whose constant is NaN."""
     assert math.isnan(bdl.Gaussian(0.0).constant(3))

@@ -38,9 +38,6 @@ def curves(entry: dict[str, Any]) -> dict[str, Curve]:
     return found
 
 
-# ---- the table -------------------------------------------------------------------------------------------------------
-
-
 def table(record: dict[str, Any]) -> str:
     """A table for each problem: the best first, by the distance of the longest run."""
     parts = ["# Leaderboard", about(record), "![The nearest runs of each family of methods](leaderboard.png)"]
@@ -99,9 +96,6 @@ def failed(entry: dict[str, Any], method: str, passes: int) -> bool:
     """Whether all runs of a method with so many passes diverged."""
     runs = [run for run in entry["runs"] if run["method"] == method and run["passes"] == passes]
     return all(run["distance"] is None for run in runs)
-
-
-# ---- the picture -----------------------------------------------------------------------------------------------------
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
