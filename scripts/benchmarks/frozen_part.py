@@ -50,7 +50,6 @@ def prepare() -> None:
 
 
 def network(part: str, width: int, layers: int) -> tuple[nn.Module, list[str]]:
-    """The network, and the patterns of what is sampled."""
     torch.manual_seed(0)
     net: nn.Module = Transformer(width, layers)
     if part.startswith("LoRA"):
@@ -123,7 +122,6 @@ def peak(part: str, width: int, layers: int, sampled: bool) -> int:
 
 
 def measured(width: int, layers: int, turns: int) -> list[dict[str, Any]]:
-    """A row for each part."""
     parts = [part for part in PARTS if not part.startswith("LoRA") or find_spec("peft") is not None]
     rows = in_new_processes(times, [(part, width, layers, turns) for part in parts])
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(

@@ -108,7 +108,6 @@ def main(
 
 
 def text(machine: dict[str, Any], found: dict[str, list[Row]]) -> str:
-    """The page."""
     lines = [f"# {machine['device']}, {machine['date']}\n\nbdl {machine['versions']['bdl']}\n"]
     for title, rows in found.items():
         about = " ".join((SECTIONS[title].__doc__ or "").split())

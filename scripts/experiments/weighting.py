@@ -73,7 +73,6 @@ def write(record: dict[str, Any], path: Path) -> None:
 
 
 def measurer(name: str, folder: Path, seed: int) -> Callable[[Method], dict[str, Any]]:
-    """What measures a method on a set."""
     if name in TABLES:
         return partial(run, TABLES[name](folder), seed)
     return partial(measure, *start(CASES[name](folder), seed), seed)

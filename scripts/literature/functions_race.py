@@ -70,8 +70,6 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of a run."""
-
     factors: tuple[float, ...]  # multiples of the published lr to choose from
     tuning: Phase
     report: Phase

@@ -31,8 +31,6 @@ class Setting:
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table."""
-
     name: str
     dynamics: Dynamics
     grid: tuple[Setting, ...]

@@ -53,7 +53,6 @@ def faults(tmp_path):
 
 
 def claim(text: str, **keys) -> str:
-    """An entry of a file of claims."""
     return "\n[[claim]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in {"text": text, **keys}.items())
 
 

@@ -47,7 +47,6 @@ def test_the_example_is_in_the_navigation_and_in_the_overview(script):
 
 
 def pages_below(part):
-    """All pages of a part of the navigation."""
     if isinstance(part, str):
         return [part]
     return [page for below in (part if isinstance(part, list) else part.values()) for page in pages_below(below)]

@@ -36,7 +36,6 @@ def composed(*overrides: str, command: str = "train") -> DictConfig:
 
 
 def compose(*overrides: str, command: str = "train") -> DictConfig:
-    """The configuration as the command gets it."""
     cfg = composed(*overrides, command=command)
     HydraConfig.instance().set_config(cfg)
     with open_dict(cfg):

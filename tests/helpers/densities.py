@@ -106,7 +106,6 @@ MODELS = {"eight_schools": eight_schools, "logistic": logistic, "mixture": mixtu
 
 
 def in_pyro(name: str, batch_size: int | None = None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The model of that name for Pyro, and its arguments."""
     import pyro
     import pyro.distributions as dist
 

@@ -143,7 +143,6 @@ def resumed(run: Path, cfg: DictConfig) -> Any:
 
 
 def verified(run: Path) -> list[str]:
-    """What is not whole."""
     return sorted(f"{f.what}: {f.note.replace(str(run), '')}" for f in look(run) if f.state != "whole")
 
 

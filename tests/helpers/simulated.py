@@ -365,7 +365,6 @@ class Device(TorchDispatchMode):
             raise RuntimeError(f"Expected all tensors on {self.device}: {name} at {self._line()}")
 
     def waits(self, name: str) -> None:
-        """The host waits for the device."""
         self._refuse_in_capture(f"{name} waits for the device")
         self.streams.synchronise()
         self._count("waits", name)

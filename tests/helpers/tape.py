@@ -85,8 +85,6 @@ class Tape(TorchDispatchMode):
 
 
 class Tapes:
-    """A recorder that remembers its tapes."""
-
     def __init__(self) -> None:
         self.made: list[Tape] = []
 

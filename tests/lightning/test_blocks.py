@@ -204,7 +204,6 @@ def test_blocks_cross_epochs_where_nobody_looks(device, tmp_path, batch):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Run:
-    """A run that nothing stops."""
     return Run(tmp_path_factory.mktemp("whole"), CASES["weighted"])
 
 

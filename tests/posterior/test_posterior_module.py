@@ -93,8 +93,6 @@ def test_means_by_likelihood():
 
 
 class Encoder(nn.Module):
-    """A transformer of tokens."""
-
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(11, 8)

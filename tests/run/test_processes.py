@@ -95,7 +95,6 @@ def sample(
 
 
 def ddp(folder: Path) -> None:
-    """The work of one process."""
     torch.set_num_threads(1)
     process = process_info()
     record: dict[str, Any] = {}

@@ -43,7 +43,6 @@ def section(path: Path, **arguments: object) -> Section:
 
 
 def facts(section: Section, data: RunData) -> list[object]:
-    """All that a stack takes of its data."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BdlWarning)
         module = data.build(section)

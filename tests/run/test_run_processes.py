@@ -56,7 +56,6 @@ SHORTER = (*LONG, "trainer.max_steps=400", "collect.keep.every=10", "collect.kee
 
 
 def on_two(kind: str, folder: Path, *overrides: str) -> Forked:
-    """Two processes."""
     batches = ("sampler=sghmc",) if kind == "ddp" else ()  # all the data are no batch that can be dealt out
     return start(f"trainer={kind}", "trainer.accelerator=cpu", f"hydra.run.dir={folder}", *batches, *overrides)
 

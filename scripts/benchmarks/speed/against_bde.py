@@ -48,7 +48,6 @@ class MileScan:
         self.states, self.block = kernel.init_batched(net.start(start, chains), jax.random.split(first, chains)), block
 
     def run(self) -> None:
-        """`block` steps."""
         self.key, key = jax.random.split(self.key)
         self.states = jax.block_until_ready(self.scan(self.states, key))
 

@@ -44,7 +44,6 @@ class Problem:
 
     @property
     def dim(self) -> int:
-        """Number of parameters."""
         return sum((fan_in + 1) * out for fan_in, out in zip(self.sizes[:-1], self.sizes[1:], strict=True))
 
     def loss(self) -> bdl.CategoricalNLL | bdl.GaussianNLL:

@@ -61,7 +61,6 @@ def of_run(run: Path, steps: int) -> dict[str, float]:
 
 
 def of_parts(run: Path) -> dict[str, float]:
-    """Seconds of the parts of the evaluation of a run."""
     posterior, _ = load_runs([run], (), "cpu")
     data = LandsatDataModule()
     splits = {split: data.slices(split) for split in ("test", "train")}

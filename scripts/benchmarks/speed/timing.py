@@ -66,7 +66,6 @@ def per_step(run: Callable[[], float], steps: int) -> Callable[[], float]:
 
 
 def ratio(a: list[float], b: list[float]) -> float:
-    """Ratio of the medians."""
     return statistics.median(a) / statistics.median(b)
 
 

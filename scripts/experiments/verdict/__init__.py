@@ -48,7 +48,6 @@ class Row:
 
 
 def judged(scenarios: Sequence[Scenario], runs: int) -> list[Row]:
-    """The rows of the scenarios."""
     rows = []
     for scenario in scenarios:
         made = simulate(scenario, runs)
