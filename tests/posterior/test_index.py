@@ -48,17 +48,14 @@ def test_a_doubled_line_counts_once(store, path):
     assert store.records() == before
 
 
-@pytest.mark.parametrize("name", ["index-0 (copy).jsonl", "index-00.jsonl", "index-.jsonl", "index-2.jsonl"])
-def test_a_copied_index_counts_nothing(store, path, name):
-    before = store.records()
-    (store.folder / name).write_bytes(path.read_bytes())
-    assert store.records() == before
+INDICES = ["index-0 (copy).jsonl", "index-00.jsonl", "index-.jsonl", "index-2.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["manifest-0 (copy).jsonl", "manifest-00.jsonl"])
-def test_a_copied_manifest_counts_nothing(store, name):
+@pytest.mark.parametrize("name", [*INDICES, "manifest-0 (copy).jsonl", "manifest-00.jsonl"])
+def test_a_copied_index_or_manifest_counts_nothing(store, path, name):
     before = store.records()
-    (store.run_dir / name).write_bytes(store.manifest(0).path.read_bytes())
+    original = path if name in INDICES else store.manifest(0).path
+    (original.parent / name).write_bytes(original.read_bytes())
     assert store.records() == before
 
 
