@@ -3,8 +3,6 @@
 AdamWStart: every member is trained by AdamW and stopped by itself, on items that it is not stopped on.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 
@@ -31,7 +29,6 @@ def validation() -> TensorSlices:
 
 
 def members(stack: bdl.ChainStack, build) -> list[nn.Module]:
-    """The networks of a stack, one by one."""
     nets = [build() for _ in range(stack.chains)]
     for c, net in enumerate(nets):
         net.load_state_dict({k: v[c].clone() for k, v in stack.net.state_dict().items()})

@@ -85,7 +85,6 @@ class Stacking(Shown):
         return Weights(by_key, float(values.sum() ** 2 / np.square(values).sum()), False, self.words)
 
     def to_plain(self) -> dict[str, Any]:
-        """As a file holds it."""
         return {**asdict(self), "weights": list(self.weights)}
 
     @classmethod

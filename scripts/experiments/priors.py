@@ -6,8 +6,6 @@ rules take from these cells. The tables are scikit-learn's own and made ones, wh
 measured before are kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.ordered`: how many items a loader's data are, and their order."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 

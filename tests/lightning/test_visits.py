@@ -1,7 +1,5 @@
 """Tests of `bdl.lightning.visits` and `bdl.lightning.micro_batches`: which items count, and how much."""
 
-from __future__ import annotations
-
 import functools
 import math
 import warnings

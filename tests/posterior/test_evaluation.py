@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.evaluation` and `.class_evaluation`, against scores computed by hand from every sample."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

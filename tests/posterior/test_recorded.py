@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.recorded`: another network of the same shapes, or another likelihood, is told at `load`."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.backpropagated` and `bdl.samplers.given_gradients`: gradients that are not the loss's."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 

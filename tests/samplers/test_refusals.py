@@ -3,8 +3,6 @@
 What a Sampler refuses or says because it would be silently wrong.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
 import warnings
@@ -30,9 +28,6 @@ def step(net: nn.Module, sampler: bdl.Sampler) -> None:
     sampler.step(closure_of(sampler, lambda: net(torch.ones(4, 2)).square().mean()))
 
 
-# ---- precision -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_refused_at_the_start_and_later(dtype):
     with pytest.raises(ConfigError, match=f"must be float32 or float64, got {dtype}: call .float\\(\\) on the network"):
@@ -42,9 +37,6 @@ def test_half_precision_is_refused_at_the_start_and_later(dtype):
     net.to(dtype)
     with pytest.raises(ConfigError, match="must be float32 or float64"):
         sampler.step()
-
-
-# ---- gradients that never come ---------------------------------------------------------------------------------------
 
 
 def test_a_replaced_layer_is_spoken_of_once():
@@ -69,16 +61,10 @@ def test_a_parameter_that_was_unfrozen_is_refused():
     step(net, sampler)
 
 
-# ---- copies ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_sampler_cannot_be_copied(make):
     with pytest.raises(ConfigError, match="cannot be copied or pickled.*load state_dict"):
         make(sampler_of(nn.Linear(2, 1)))
-
-
-# ---- energies that are too high --------------------------------------------------------------------------------------
 
 
 def reads(watch: EnergyWatch, *losses: float | list[float]) -> list[str]:

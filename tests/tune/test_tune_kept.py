@@ -3,8 +3,6 @@
 A promise that the samples do not keep is said in one line; one that nothing measures is not spoken of.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from bdl.advice import naming

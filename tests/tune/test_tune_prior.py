@@ -3,8 +3,6 @@
 The prior: the candidate with the best validation NLL, and what a prior predicts.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

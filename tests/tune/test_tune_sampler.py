@@ -1,7 +1,5 @@
 """Tests of `bdl.tune.sampler`: full batches for few rows, batches for many, and a cost that stays in bounds."""
 
-from __future__ import annotations
-
 import math
 
 from bdl.tune.choice import Choice
