@@ -150,6 +150,7 @@ class TableSplit:
             them for validation. Rows that are equal in it stay together.
         group: a column whose rows of one value are never divided among splits. The shares are then shares of groups;
             those for testing are chosen as `GroupShuffleSplit` does, whatever the order is.
+        drop_rows: rows of the table, 1 the first, that are no items, such as totals.
     """
 
     test_fraction: float = 0.2
@@ -162,6 +163,19 @@ class TableSplit:
     all_rows: bool = False
     order: str | None = None
     group: str | None = None
+    drop_rows: Sequence[int] = ()
+
+    def without_dropped(self, frame: Frame, place: str) -> Frame:
+        """The table without the rows of `drop_rows`. Raises ConfigError for rows that it has not."""
+        if not self.drop_rows:
+            return frame
+        for row in self.drop_rows:
+            if isinstance(row, bool) or not isinstance(row, int) or not 1 <= row <= len(frame):
+                raise ConfigError(
+                    f"data.drop_rows must hold whole numbers from 1 to {len(frame)}, the rows of {place} below its "
+                    f"line of names, got {row!r}"
+                )
+        return frame.drop(index=[row - 1 for row in self.drop_rows]).infer_objects()
 
     def files(self, path: str | Path) -> dict[str, tuple[str, str | Path]]:
         """The key and the file of each split that has one; the table itself stands for "train"."""

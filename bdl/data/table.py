@@ -28,16 +28,10 @@ from bdl.data.sparse import with_few_inputs
 from bdl.data.table_encoding import TableEncoding, checksum
 from bdl.data.target import ClassTarget
 from bdl.data.target_copies import warn_of_copies
-from bdl.data.targets import (
-    ClassTargets,
-    Targets,
-    labels_of,
-    learn_target,
-    number_targets,
-    rows_with_targets,
-)
+from bdl.data.targets import ClassTargets, Targets, labels_of, learn_target, number_targets, rows_with_targets
 from bdl.data.tensors import TensorDataModule, count_batch
 from bdl.data.together import Order
+from bdl.data.total_rows import warn_of_totals
 from bdl.data.units import words_of_units
 from bdl.data.values import Frame, Task
 from bdl.display import count_of
@@ -89,10 +83,13 @@ class TableDataModule(TensorDataModule):
         of_run = readings["train"]
         frames = {s: readings[s].read(p, key, columns.written(split)) for s, (key, p) in files.items()}
         columns.check(frames["train"], split, place)
+        frames["train"] = split.without_dropped(frames["train"], place)
         of_run = _with_units(of_run, frames["train"], columns, split)
         if (in_units := words_of_units(frames["train"], of_run.units)) is not None:
             readings = {s: dataclasses.replace(each, units=of_run.units) for s, each in readings.items()}
             frames = {s: of_run.with_gaps(frame) for s, frame in frames.items()}
+        for s, frame in frames.items():
+            warn_of_totals(frame, places[s], None if s == "train" else "take such rows out of the file")
         lags = None
         if columns.lags:
             frames["train"], lags = _with_lags(frames["train"], columns, split, place, reading.day_first)
@@ -275,6 +272,7 @@ def read_table(
     lags: Mapping[str, Sequence[int]] | None = None,
     batch_size: int | Literal["auto"] | None = "auto",
     loss: str | None = None,
+    drop_rows: Sequence[int] = (),
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
@@ -287,8 +285,8 @@ def read_table(
     )
     columns = Columns(target, task, id, drop, categorical, max_levels, lags, exposure, weight, select)
     reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first, encoding)
-    files = test_path, val_path, all_rows
-    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group)
+    files, rows = (test_path, val_path, all_rows), _listed(drop_rows)
+    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, *files, order, group, rows)
     return TableDataModule(path, columns, reading, split, batch_size=batch_size, loss=loss, **batching)
 
 

@@ -20,6 +20,7 @@ from bdl.data.loader import TensorSlices
 from bdl.data.table_encoding import TableEncoding, checksum
 from bdl.data.target import ClassTarget, NumberTarget
 from bdl.data.targets import ClassTargets, NumberTargets, number_targets
+from bdl.data.total_rows import warn_of_totals
 from bdl.data.values import Frame, with_numbers
 from bdl.disk.files import write_atomically
 from bdl.display import count_of
@@ -217,6 +218,7 @@ def predicted(
         made = predicted(posterior, alone, rows[complete], place, calibration, kind)
         return made.set_axis(rows.index[complete]).reindex(rows.index)
     x, target = encoding.encode(rows, "input: ", place), encoding.target  # x: (n, features)
+    warn_of_totals(rows, place, "predictions of such rows say nothing")
     encoding.inputs.warn_of_far(rows, posterior.target["num_data"], place)
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))), kind)
     if isinstance(target, NumberTarget | NumberTargets) and isinstance(prediction, ValuePrediction):
