@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, islice, repeat
 
 import torch
 from torch import Tensor
@@ -22,12 +23,16 @@ from bdl.errors import ConfigError, DivergedError, check_fraction, check_positiv
 from bdl.likelihoods import Likelihood, Loss
 from bdl.seeding import derive_seed
 
+# A pass through a million items in batches of 64 would take minutes, and 20 passes without a lower loss end a training
+EPOCH_STEPS = 1000
+STOPPING_ITEMS = 20_000  # which know a mean loss to 1 % of the losses' spread
+
 
 @dataclass(frozen=True)
 class Trained:
     """What `AdamWStart.train` did."""
 
-    epochs: int
+    epochs: int  # passes through the items, of at most EPOCH_STEPS steps
     best_epoch: Tensor  # (C,) int64, the epoch whose state each member kept; 1 is the first
     val_loss: Tensor  # (C,) mean validation loss of that state, nats
 
@@ -38,8 +43,9 @@ class AdamWStart:
 
     AdamW (Loshchilov & Hutter 2019, algorithm 2) is elementwise, so that one optimizer on stacked tensors trains every
     member by itself. A member stops once `patience` epochs have not lowered its validation loss, and keeps the
-    parameters and buffers of its best epoch. Sampling from there begins at networks that already predict well (as in
-    MILE, Sommer et al. 2025), which differ because their starting points and batches do.
+    parameters and buffers of its best epoch. An epoch is a pass through the items, or 1,000 steps of a longer pass,
+    which the next epoch continues. Sampling from there begins at networks that already predict well (as in MILE, Sommer
+    et al. 2025), which differ because their starting points and batches do.
 
         >>> from bdl import HeteroscedasticNLL
         >>> x = torch.linspace(-1, 1, 200).unsqueeze(1)
@@ -122,8 +128,9 @@ class AdamWStart:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(derive_seed("start", "torch", plan.seed, plan.stack))  # dropout draws from it
             step = _stepper(stack, loss, compiled, self)
+            stream, steps = chain.from_iterable(repeat(loader)), min(len(loader), EPOCH_STEPS)
             for epoch in range(1, self.epochs + 1):
-                for x, y in loader:
+                for x, y in islice(stream, steps):
                     step(x, y)
                 best.update(epoch, mean_losses(held_out, stack, loss, stack.chains))
                 if progress is not None:
@@ -157,6 +164,9 @@ class AdamWStart:
             val, (x, y) = TensorSlices(x[out], y[out], transform=plan.transform), (x[kept], y[kept])
         else:
             val = TensorSlices(val.x, val.y, transform=val.transform)  # a copy, which may move to a device
+        if len(val.y) > STOPPING_ITEMS:
+            even = torch.arange(0, len(val.y), math.ceil(len(val.y) / STOPPING_ITEMS), device=val.y.device)
+            val = TensorSlices(val.x[even], val.y[even], transform=val.transform)
         train = TensorBatches(
             x, y, min(self.batch_size, len(y)), chains=chains, seed=seed, stack=plan.stack,
             augment=plan.augment, transform=plan.transform,

@@ -2,8 +2,8 @@
 
 A torch that lacks one of the names is served by a slower way: tensors are copied one by one, a module counts as one
 that somebody watches, compiled code runs evaluations too, no network takes outputs that another one has computed,
-nobody notices that losses are means over different numbers of items, what is compiled may be compiled twice, and a
-compiler may choose kernels by timing.
+nobody notices that losses are sums, or means over different numbers of items, what is compiled may be compiled twice,
+and a compiler may choose kernels by timing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bdl.errors import ConfigError
 
 Call = Callable[..., Any]
 
+SUM = 2  # torch's number of reduction="sum"
 FAR = 16  # operations between a loss and what it is a mean over: sums, factors, a second term
 _foreach_copy: Any = getattr(torch, "_foreach_copy_", None)
 
@@ -87,6 +88,52 @@ def reduced_shape(loss: Tensor) -> tuple[int, ...]:
             return shape
         node = node.next_functions[0][0] if node is not None and node.next_functions else None
     return ()
+
+
+def adds_up(loss: Tensor) -> tuple[int, ...]:
+    """The shape of what a () loss is a sum over, by the graph of a pass to come; () where it is no sum, or not known.
+
+    Sums of means, of quotients and of terms with weights are none, nor is what divides a sum by more than 2.
+    """
+    node: Any = loss.grad_fn if loss.ndim == 0 else None
+    for _ in range(FAR):
+        below = next((each for each, _ in getattr(node, "next_functions", ()) if each is not None), None)
+        kept = getattr(below, "_input_metadata", None)
+        if not kept:
+            return ()
+        if (shape := tuple(kept[0].shape)) != ():
+            break
+        if node.name().startswith("Div") or any(each.abs() < 0.5 for each in _constants(node)):
+            return ()
+        node = below
+    else:
+        return ()
+    whole = node.name() == "SumBackward0" and not _is_weighted(below)
+    return shape if whole or getattr(node, "_saved_reduction", None) == SUM else ()
+
+
+def _is_weighted(node: Any) -> bool:
+    """Whether a term of a loss is a mean, or has a divisor or a weight, between here and a layer; or no layer is near.
+
+    A sum over the parameters themselves is an energy, and adds up no items.
+    """
+    waiting, seen, layers = [node], 0, 0
+    while waiting and seen < 4 * FAR:
+        node, seen = waiting.pop(), seen + 1
+        name = "Accumulate" if node is None else node.name()
+        layers += (ends := any(word in name for word in ("Addmm", "Mm", "Bmm", "Conv")))
+        if node is None or ends or "Accumulate" in name:
+            continue
+        if any(each.ndim for each in _constants(node)) or any(word in name for word in ("Mean", "Div", "SumBackward1")):
+            return True
+        waiting += [following for following, _ in node.next_functions]
+    return seen >= 4 * FAR or not layers
+
+
+def _constants(node: Any) -> list[Tensor]:
+    """The tensors by which a node multiplies."""
+    kept = [getattr(node, f"_saved_{side}", None) for side in ("self", "other")] if "Mul" in node.name() else []
+    return [each for each in kept if isinstance(each, Tensor) and not each.requires_grad]
 
 
 def compiles() -> bool:

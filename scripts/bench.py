@@ -1,7 +1,5 @@
 """Measures speed, or runs another benchmark by its name: see scripts/benchmarks/speed, and `bench.py table --help`."""
 
-from __future__ import annotations
-
 from tools.command import run_named
 
 if __name__ == "__main__":

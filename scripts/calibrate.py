@@ -1,7 +1,5 @@
 """Calibrate a run by simulated data. See conf/calibrate.yaml."""
 
-from __future__ import annotations
-
 from bdl.__main__ import run_command
 
 if __name__ == "__main__":

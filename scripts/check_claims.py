@@ -26,8 +26,6 @@ Red are: a number that differs, a file that is missing, an entry whose text the 
 unit, a ± or a score in its sentence that no entry speaks of.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """Compare runs side by side, a row for each method. See conf/compare.yaml."""
 
-from __future__ import annotations
-
 from bdl.__main__ import run_command
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """One network in place of the samples of a run. See conf/distil.yaml."""
 
-from __future__ import annotations
-
 from bdl.__main__ import run_command
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Evaluate the samples of one or several runs as one posterior. See conf/evaluate.yaml."""
 
-from __future__ import annotations
-
 from bdl.__main__ import run_command
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Runs an experiment of scripts/experiments by its name: python scripts/experiment.py continual --help."""
 
-from __future__ import annotations
-
 from tools.command import run_named
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """The training rows that help and harm the predictions of a run most. See conf/influence.yaml."""
 
-from __future__ import annotations
-
 from bdl.__main__ import run_command
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """The local learning coefficient of a run's trained network. See conf/llc.yaml."""
 
-from __future__ import annotations
-
 from bdl.__main__ import run_command
 
 if __name__ == "__main__":

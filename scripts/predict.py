@@ -1,7 +1,5 @@
 """Predict the rows of a table with the samples of one or several runs. See conf/predict.yaml."""
 
-from __future__ import annotations
-
 from bdl.__main__ import run_command
 
 if __name__ == "__main__":

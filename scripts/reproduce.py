@@ -3,8 +3,6 @@
 Each experiment writes its pictures, table.md ("published | ours | settings") and results.json into DIR/NAME/.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

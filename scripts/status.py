@@ -1,7 +1,5 @@
 """Say how runs and the jobs of sweeps stand. See conf/status.yaml."""
 
-from __future__ import annotations
-
 from bdl.__main__ import run_command
 
 if __name__ == "__main__":

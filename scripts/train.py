@@ -1,7 +1,5 @@
 """Sample the posterior of a network, keep the samples, evaluate them and write a report. See conf/train.yaml."""
 
-from __future__ import annotations
-
 from bdl.__main__ import run_command
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Verify the files of a run directory. See conf/verify.yaml."""
 
-from __future__ import annotations
-
 from bdl.__main__ import run_command
 
 if __name__ == "__main__":

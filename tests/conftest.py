@@ -3,8 +3,6 @@
 What takes long to import is imported by the fixtures: the process that only distributes the tests needs none of it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Tests of `bdl.advice`: what a message tells one to write arrives as it was meant, through bash and Hydra."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

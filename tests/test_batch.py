@@ -1,7 +1,5 @@
 """Which part of a batch is an input, which the target, and what is refused."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import dataclass
 

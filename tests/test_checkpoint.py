@@ -1,7 +1,5 @@
 """Starts at saved weights: every kind of file, prefixes, and one line for a file of another network."""
 
-from __future__ import annotations
-
 import os
 
 import lightning as L

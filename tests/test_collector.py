@@ -1,7 +1,5 @@
 """Tests of `bdl.collector`."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tests of `bdl.forward_code`: networks of the same shapes that compute something else."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -3,8 +3,6 @@
 The compiler's last part, which writes code, is tried by the slow tests; the others trace and differentiate alone.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from typing import Any

@@ -139,9 +139,6 @@ def waiting_forbidden() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-# ---- samplers --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", repeated(SAMPLERS, "sghmc", "awsghmc", "pilot"))
 def test_without_noise_a_gpu_computes_what_the_cpu_does(name, exact):
     """20 steps at T = 0: parameters within 1e-5, energies (nats, summed over 64 items) within 1e-3."""
@@ -269,9 +266,6 @@ def test_a_chain_moves_to_the_device_with_its_network():
     torch.testing.assert_close(moved.go(5).theta.cpu(), stayed.go(5).theta, atol=1e-5, rtol=1e-5)
 
 
-# ---- data ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("chains", [None, 2])
 def test_batches_of_images_are_the_same_on_both_devices(chains):
     """Over an epoch and a half, augmented and normalised pixels agree within 1e-6, in the layout that was asked for."""
@@ -287,9 +281,6 @@ def test_batches_of_images_are_the_same_on_both_devices(chains):
         torch.testing.assert_close(b.cpu(), a, atol=1e-6, rtol=1e-6)
         assert torch.equal(labels, others.cpu()) and b.device.type == DEVICE
         assert b.flatten(0, -4).is_contiguous(memory_format=torch.channels_last)
-
-
-# ---- networks --------------------------------------------------------------------------------------------------------
 
 
 def images(chains: int, n: int = 4, shared: bool = False) -> tuple[Tensor, Tensor]:
@@ -394,9 +385,6 @@ def test_a_chain_on_the_device_is_compiled_once(deterministic):
         after.append(len(seen))
     assert after == [len(seen)] * 20 and seen
     torch._dynamo.reset()
-
-
-# ---- Lightning -------------------------------------------------------------------------------------------------------
 
 
 class Types(Callback):
@@ -737,9 +725,6 @@ def test_a_posterior_predicts_on_the_device_what_it_does_on_cpu(tmp_path, exact)
     gpu = bdl.Posterior.load(tmp_path, toys.plain().to(DEVICE)).predict(x.to(DEVICE))
     for name in ("probs", "entropy", "epistemic", "std"):
         torch.testing.assert_close(getattr(gpu, name), getattr(cpu, name), atol=1e-5, rtol=1e-5)
-
-
-# ---- the script ------------------------------------------------------------------------------------------------------
 
 
 def train(folder: Path, *overrides: str) -> dict[str, bytes]:

@@ -3,8 +3,6 @@
 Identities are plain values: equal for objects that mean the same, different for others, whatever `str` says.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import dataclass

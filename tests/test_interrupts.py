@@ -1,7 +1,5 @@
 """Tests of `bdl.interrupts` and `bdl.__main__`: a signal ends a command, even where a library swallows it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The default run, shortened: errors, NLL and calibration on the test rows of Landsat."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

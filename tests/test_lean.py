@@ -1,7 +1,5 @@
 """Tests of `bdl.lean`. Each runs in a process of its own, because a package is imported once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

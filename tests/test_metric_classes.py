@@ -1,7 +1,5 @@
 """Tests of `bdl.metrics`: its classes against the functions, in batches, and in parts that are merged as DDP does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Tests of `bdl.metrics` under real DDP: two processes of gloo whose parts of the items differ in size."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """C code is compiled once, kept in a cache that mends itself, and done without where there is no compiler."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

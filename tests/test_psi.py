@@ -1,7 +1,5 @@
 """log psi: linear between bin centres, constant below, and a slope that is its derivative."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What calls in Python refuse, in one line each: tables of the call and the words of its message."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Schedules against their formulas, and the cycle that lr, temperature and keep-rule share."""
 
-from __future__ import annotations
-
 import math
 import sys
 
@@ -46,8 +44,6 @@ def per_cycle(draw) -> PerCycle:
 def kept(keep, steps: int) -> list[int]:
     return [k for k in range(1, steps + 1) if keep(k)]
 
-
-# ---- functions of the step -------------------------------------------------------------------------------------------
 
 VALUES = {
     "polynomial has a floor": (Polynomial(1.0, 1.0, 1.0, floor=0.1), {0: 1, 4: 1 / 5, 8: 1 / 9, 10: 0.1, 100: 0.1}),
@@ -104,9 +100,6 @@ def test_warm_up_starts_above_zero_and_hands_over():
     schedule = Warmup(inner, 4, start=0.2)
     assert schedule(0) == pytest.approx(0.2 + (inner(0) - 0.2) / 4)
     assert [schedule(k) for k in (3, 4, 9)] == [inner(k) for k in (3, 4, 9)]
-
-
-# ---- the cycle -------------------------------------------------------------------------------------------------------
 
 
 @few

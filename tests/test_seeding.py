@@ -1,7 +1,5 @@
 """A seed for every purpose: the same on every machine, another for other parts, and never a global stream."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 

@@ -1,7 +1,5 @@
 """A snapshot is plain values of the chains whose samples count, and a law is JSON."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, fields
 

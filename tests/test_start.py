@@ -3,8 +3,6 @@
 AdamWStart: every member is trained by AdamW and stopped by itself, on items that it is not stopped on.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 
@@ -31,7 +29,6 @@ def validation() -> TensorSlices:
 
 
 def members(stack: bdl.ChainStack, build) -> list[nn.Module]:
-    """The networks of a stack, one by one."""
     nets = [build() for _ in range(stack.chains)]
     for c, net in enumerate(nets):
         net.load_state_dict({k: v[c].clone() for k, v in stack.net.state_dict().items()})
@@ -114,6 +111,31 @@ class Recorder:
     def __call__(self, outputs, y):
         (self.trained if torch.is_grad_enabled() else self.validated).update(y.flatten().int().tolist())
         return (outputs - y).square().mean()
+
+
+class Passes:
+    """Counts the steps before each validation."""
+
+    def __init__(self):
+        self.steps, self.at = 0, []
+
+    def __call__(self, outputs, y):
+        if torch.is_grad_enabled():
+            self.steps += 1
+        else:
+            self.at.append((self.steps, y.shape[-2]))
+        return (outputs - y).square().mean()
+
+
+def test_a_long_pass_is_validated_within_and_on_an_even_part(monkeypatch):
+    monkeypatch.setattr("bdl.start.EPOCH_STEPS", 3)
+    monkeypatch.setattr("bdl.start.STOPPING_ITEMS", 4)
+    passes = Passes()
+    trained = AdamWStart(lr=1e-3, batch_size=8, epochs=4, val_fraction=0.2).train(
+        bdl.ChainStack(nn.Linear(1, 1), 1), numbered(1), passes
+    )  # 40 training items: a pass has 5 steps
+    assert [steps for steps, _ in passes.at] == [3, 6, 9, 12] and trained.epochs == 4
+    assert {items for _, items in passes.at} == {4}  # every third of the 10 that are held out
 
 
 def numbered(chains: int | None = CHAINS) -> TensorBatches:

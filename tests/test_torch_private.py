@@ -1,7 +1,5 @@
 """What bdl reads of torch's private names agrees with torch's public behaviour, and a torch without them is slower."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from bdl.advice import key_or_argument
 from bdl.data.augment import Augmentation
 from bdl.data.order import AHEAD, MANY, draw_on_device, drawer
 from bdl.data.slices import TensorSlices
@@ -76,8 +75,7 @@ class TensorBatches:
     def __post_init__(self) -> None:
         items = len(self.x)
         if not 1 <= self.batch_size <= items:
-            key = key_or_argument("data.batch_size")
-            raise ConfigError(f"{key} must be between 1 and the {items} training items, got {self.batch_size}")
+            raise ConfigError(f"batch_size must be between 1 and the {items} training items, got {self.batch_size}")
         if items != len(self.y):
             raise ConfigError(f"{items} inputs do not match {len(self.y)} labels")
         self.rank, self.ranks = 0, 1

@@ -1,15 +1,22 @@
-"""DataLoaders: their items in a fixed order, and how many there are."""
+"""DataLoaders: their items in a fixed order, how many there are, and which of them an order prefers."""
 
 from __future__ import annotations
 
-from collections.abc import Sized
+import copy
+from collections.abc import Iterator, Sized
+from itertools import combinations
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, default_collate
 
 from bdl.batch import count_items, count_targets, structure, tensors_in
 from bdl.errors import ConfigError
+
+PASSES = 8  # in which the rows of a sampler of the user's are counted
+SURE = 5.0  # standard errors of a mean covariance
+LONGEST = 4  # passes over all rows that a sampler without an end is followed for, in one epoch
 
 _counted: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # (length, axis), counts: may have taken a pass
 
@@ -48,6 +55,57 @@ def ordered(loader: DataLoader, dataset: Dataset | None = None) -> DataLoader:
 def asks_for_batches(loader: DataLoader) -> bool:
     """Whether the data set makes the batches, of rows that a batch sampler in the place of the sampler chooses."""
     return loader.batch_sampler is None and hasattr(loader.sampler, "batch_size")
+
+
+def order_of(loader: Any) -> Any:
+    """What chooses the rows of a DataLoader: its sampler, or a batch sampler other than torch's own around one."""
+    chooses = getattr(loader, "batch_sampler", None)
+    if chooses is None or type(chooses) is BatchSampler:
+        chooses = getattr(loader if chooses is None else chooses, "sampler", None)
+    return chooses.sampler if type(chooses) is BatchSampler else chooses  # where the data make batches
+
+
+def preferred(loader: DataLoader, rows: int) -> tuple[int, bool] | None:
+    """(rows that are visited, whether some are visited more often than others) under an order of the user's.
+
+    A copy of the order is asked for `PASSES` passes, or the order itself where it cannot be copied. The random streams
+    stay as they are. Passes that are drawn alike have counts of rows with a covariance of 0 between any two passes,
+    also where rows are drawn with replacement, or by groups. A positive mean covariance shows preferred rows.
+
+    rows: of the data. None where the order can be read once only, or does not name rows by their numbers.
+    """
+    from lightning.pytorch.utilities.seed import isolate_rng  # slow to import
+
+    order = order_of(loader)
+    if isinstance(order, Iterator):
+        return None
+    try:
+        order = copy.deepcopy(order, {id(loader.dataset): loader.dataset})  # the data are not copied
+    except Exception:  # of a generator or a file that it holds
+        pass
+    try:
+        with isolate_rng():
+            counts = np.stack([_visits(order, rows, epoch) for epoch in range(PASSES)])
+    except Exception:  # code of the user's, which fails with its own words when batches are made
+        return None
+    centred = counts - counts.mean(1, keepdims=True)
+    pairs = np.array([(a * b).mean() for a, b in combinations(centred, 2)])
+    error = pairs.std(ddof=1) / len(pairs) ** 0.5
+    seen = (totals := counts.sum(0))[totals > 0]
+    left_out = seen.min(initial=PASSES) >= PASSES  # rows that are drawn seldom may be missing by chance
+    return len(seen) if left_out else rows, bool(pairs.mean() > 1e-12 + SURE * error)
+
+
+def _visits(order: Any, rows: int, epoch: int) -> np.ndarray:
+    """(rows,) how often an epoch visits each row."""
+    if hasattr(order, "set_epoch"):
+        order.set_epoch(epoch)
+    counts = np.zeros(rows)
+    for chosen in order:
+        np.add.at(counts, np.atleast_1d(np.asarray(chosen, dtype=np.int64)), 1)
+        if counts.sum() > LONGEST * rows:
+            break
+    return counts
 
 
 def counts_of(loader: Any, axis: int = 0) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
-"""What the first batch shows: a loss that is no mean, and outputs that the loss takes for something else."""
+"""What the first batch shows: a loss that is no mean, a gradient that is not the loss's, and outputs misread."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +19,11 @@ from bdl.engine.functional import evaluating
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, Loss, mean_note, refuse_misfit
+
+LARGEST = 10_000_000  # parameters of a network whose gradient is compared, which takes two copies of them
+LEAST = 2e-4  # share of the loss that a difference has to be, well above rounding in float32
+TRIES = 6  # lengths of a step, each ten times another
+UNLIKE = 0.2  # share of the slope by which a gradient may be off, where the loss has kinks
 
 
 def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> None:
@@ -44,6 +50,66 @@ def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> N
         )
 
 
+@torch.no_grad()
+def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor]) -> str | None:
+    """What to tell of a loss whose gradient is another function's, as hooks make it; None where it fits.
+
+    The slope of the loss along its gradient, by differences L(θ + e v) - L(θ - e v), is compared with the gradient's
+    length. Differences at e and 2 e have to agree, or nothing is said.
+
+    Args:
+        loss_of: () or (C,) the loss at the present parameters, the same one each time; differentiable.
+        params: the parameters, of one dtype.
+    """
+    number = sum(p.numel() for p in params)
+    if params[0].dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled(params[0].device.type):
+        return None  # differences of losses would be rounding
+    with torch.enable_grad():
+        try:
+            loss = loss_of().sum()
+        except INPUT_ERRORS:  # the step itself says what is wrong
+            return None
+        if number > LARGEST or not loss.requires_grad:
+            return None
+        found = torch.autograd.grad(loss, list(params), allow_unused=True)
+    start = [p.clone() for p in params]
+    along = [torch.zeros_like(p) if g is None else g.to(p) for p, g in zip(params, found, strict=True)]
+    length = float(torch.stack([v.square().sum().cpu().double() for v in along]).sum().sqrt())
+    scale = abs(float(loss.detach()))
+
+    def difference(e: float) -> float:
+        ends = []
+        for sign in (1, -1):
+            for p, at, v in zip(params, start, along, strict=True):
+                p.copy_(at + sign * e / length * v)
+            ends.append(float(loss_of().cpu().double().sum()))
+        return ends[0] - ends[1]
+
+    if not (math.isfinite(length) and math.isfinite(scale) and length * scale > 0):
+        return None
+    e = 1e-3 * scale / length
+    try:
+        for _ in range(TRIES):
+            rise = difference(e)
+            if LEAST < abs(rise) / scale < 100 * LEAST:
+                break
+            e *= 10 if abs(rise) <= LEAST * scale else 0.1
+        else:
+            return None
+        slopes = rise / (2 * e), difference(2 * e) / (4 * e)
+    finally:
+        for p, at in zip(params, start, strict=True):
+            p.copy_(at)
+    apart = abs(slopes[0] - slopes[1]) > 0.1 * max(map(abs, slopes))
+    if apart or not all(abs(slope - length) > UNLIKE * max(slope, length) for slope in slopes):
+        return None
+    return (
+        f"the gradient is not the loss's: along it the loss of the first batch rises by {slopes[0]:.3g} per unit of "
+        f"length, and the gradient says {length:.3g}, so that the chain follows another distribution or temperature: "
+        "remove the hook (register_hook, register_full_backward_hook) or the autograd.Function that changes it"
+    )
+
+
 def check_first_batch(
     net: nn.Module, loss: Loss, batch: Any, read: Reader, loss_of: Callable[[Any], Tensor]
 ) -> str | None:
@@ -66,10 +132,10 @@ def check_first_batch(
     return mean_note(loss, outputs[0], labels[0]) if stacked else mean_note(loss, outputs, labels)
 
 
-def check_training_step(module: L.LightningModule, batch: Any) -> None:
-    """`check_mean` for a LightningModule, by its `training_step`, which logs nothing meanwhile.
+def check_training_step(module: L.LightningModule, batch: Any, params: Sequence[Tensor]) -> str | None:
+    """`check_mean` and `gradient_note` for a LightningModule, by its `training_step`, which logs nothing meanwhile.
 
-    It is not checked where it steps by hand, or where it does not take half a batch.
+    It is not checked where it steps by hand, or where it does not take half a batch. params: those sampled.
     """
 
     def loss_of(part: Any) -> Tensor:
@@ -81,6 +147,18 @@ def check_training_step(module: L.LightningModule, batch: Any) -> None:
         with _without_a_trace(module), contextlib.suppress(RuntimeError, IndexError, TypeError):
             check_mean(loss_of, batch)
 
+            def again() -> Tensor:
+                with torch.random.fork_rng(devices_of(module)):
+                    return loss_of(batch)
+
+            return gradient_note(again, params)
+    return None
+
+
+def devices_of(module: L.LightningModule) -> list[torch.device]:
+    """The devices other than the CPU whose random streams a module draws from."""
+    return [module.device] if module.device.type == "cuda" else []
+
 
 @contextmanager
 def _without_a_trace(module: L.LightningModule) -> Iterator[None]:
@@ -88,9 +166,8 @@ def _without_a_trace(module: L.LightningModule) -> Iterator[None]:
     metrics = [(m, copy.deepcopy(m.__getstate__())) for m in module.modules() if isinstance(m, torchmetrics.Metric)]
     silent: Any = module
     silent.log = silent.log_dict = lambda *_, **__: None
-    devices = [module.device] if module.device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices), evaluating(module):
+        with torch.random.fork_rng(devices_of(module)), evaluating(module):
             yield
     finally:
         del silent.log, silent.log_dict

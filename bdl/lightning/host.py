@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from bdl.batch import Inputs, Reader
 from bdl.data.loader import TensorBatches, WorkerBatches
-from bdl.data.ordered import ordered
+from bdl.data.ordered import order_of, ordered
 from bdl.engine.forward import Forward
 from bdl.engine.functional import drops_out
 from bdl.engine.stack import ChainStack
@@ -93,16 +93,24 @@ def host_under(trainer: L.Trainer, host: Host, averages_micro_batches: bool = Fa
     disjoint, random = _are_disjoint(loader), drops_out(trainer.lightning_module)
     whole = isinstance(loader, TensorBatches) and disjoint and loader.batch_size == len(loader.dataset)
     batches = batches_of(loader)
+    parts, clips = trainer.accumulate_grad_batches, bool(trainer.gradient_clip_val)
+    control = find_sampler(trainer).control is not None  # whose gradients of all the data come through the same places
     return replace(
         host,
+        own_backward=not averages_micro_batches or parts == 1 and _has_own_backward(trainer.lightning_module),
+        changes_gradients=clips or control or averages_micro_batches and parts > 1,
         group=host.group or shared,
         batches=batches,
-        noise_share=left_by_a_pass(batches / trainer.accumulate_grad_batches)
-        if batches and disjoint and not random
-        else 1.0,
+        noise_share=left_by_a_pass(batches / parts) if batches and disjoint and not random else 1.0,
         sees_all_data=whole and not random,
-        loss_is_whole=trainer.accumulate_grad_batches == 1 or averages_micro_batches,
+        loss_is_whole=parts == 1 or averages_micro_batches,
     )
+
+
+def _has_own_backward(module: nn.Module) -> bool:
+    """Whether a BayesianModule back-propagates in a way of the user's: bdl's own goes through what autograd misses."""
+    owner = next(kind for kind in type(module).__mro__ if "backward" in vars(kind))
+    return "backward" in vars(module) or owner.__module__.partition(".")[0] != "bdl"
 
 
 def _are_disjoint(loader: Any) -> bool:
@@ -113,8 +121,8 @@ def _are_disjoint(loader: Any) -> bool:
         return not loader.replacement and loader.augment is None
     if not isinstance(loader, DataLoader):
         return False
-    order = loader.sampler
-    return isinstance(order, SequentialSampler) or isinstance(order, RandomSampler) and not order.replacement
+    order = order_of(loader)
+    return type(order) is SequentialSampler or type(order) is RandomSampler and not order.replacement
 
 
 def in_order(loader: Any, most: int | None = None) -> Iterable[Any]:

@@ -23,7 +23,7 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval, refuse_parallel
 from bdl.lightning.blocks import StepBlocks
-from bdl.lightning.first_batch import check_first_batch
+from bdl.lightning.first_batch import check_first_batch, gradient_note
 from bdl.lightning.full_gradient import FullGradient
 from bdl.lightning.host import (
     dataset_of,
@@ -141,6 +141,7 @@ class BayesianModule(L.LightningModule):
             self._unchecked = False
             with torch.no_grad(), evaluating(self):
                 self._note(check_first_batch(self.net, self.loss, batch, self._read, self._loss_of))
+                self._note(gradient_note(lambda: self._losses(*self._read(batch)), self.sampler.sampled))
         loss = self._loss_of(batch)
         return loss if self._micro_batches is None else self._micro_batches.add(loss, batch, batch_idx)
 
@@ -159,8 +160,7 @@ class BayesianModule(L.LightningModule):
         """Raise ConfigError where targets are outside the domain of the likelihood."""
         if (likelihood := likelihood_of(self.loss)) is not None:
             with torch.no_grad(), evaluating(self):
-                outputs = feed(self.net, inputs).shape[-1]
-            likelihood.check(y.flatten(), outputs)
+                likelihood.check(y.flatten(), feed(self.net, inputs).shape[-1])
 
     def _losses(self, inputs: Inputs, y: Tensor) -> Tensor:
         return self.batch_loss(feed(self.net, inputs), y)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from torch.utils.data import (
 
 from bdl.batch import Reader, tensors_in
 from bdl.data.loader import TensorBatches, WorkerBatches
-from bdl.data.ordered import asks_for_batches, counts_of, data_in_words, length_of, size_of
+from bdl.data.ordered import asks_for_batches, counts_of, data_in_words, length_of, order_of, preferred, size_of
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import WHOLE
@@ -87,7 +86,7 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
         items = counts[-1]
     if len(counts) > 1 and items == counts[0] > counts[-1]:
         line = f"{data_in_words(counts)}, and the posterior is that of num_data = {items}: set num_data={counts[-1]}"
-        _warn_once(sampler, line, line)
+        warn_once(sampler, line, line)
     _warn_of_a_part(trainer, sampler, length_of(loader) or items)
     size = size_of(loader)
     if size is not None and sampler.dynamics.batch_of(items, seen := size * trainer.world_size) > seen:
@@ -104,33 +103,32 @@ def _warn_of_a_part(trainer: L.Trainer, sampler: Sampler, items: int) -> None:
     note, remedy = _part(trainer, items)
     if note:
         note = f"{note}, and the posterior is that of all {items}"
-        _warn_once(sampler, note, f"{note}: {remedy}")
+        warn_once(sampler, note, f"{note}: {remedy}")
 
 
 def _part(trainer: Any, items: int) -> tuple[str, str]:
     """Which items the run visits, or prefers, and a remedy; empty words where it visits all alike."""
     loader = trainer.train_dataloader
-    chooses: Any = getattr(loader, "batch_sampler", None)
-    if chooses is None and isinstance(loader, DataLoader) and asks_for_batches(loader):
-        chooses = loader.sampler
-    order: Any = getattr(chooses, "sampler", getattr(loader, "sampler", None))
-    if isinstance(order, SequentialSampler):
+    order = order_of(loader)
+    if type(order) is SequentialSampler:
         steps = trainer.estimated_stepping_batches
         visited = steps * trainer.accumulate_grad_batches * (size_of(loader) or items) * trainer.world_size
         if visited >= items or steps < TRIAL:
             return "", ""
         return f"{steps} steps visit the first {visited} items", "shuffle the loader, or run longer than an epoch"
-    if isinstance(order, RandomSampler | DistributedSampler) or not isinstance(order, Sized):
+    known = order is None or type(order) is RandomSampler or isinstance(order, DistributedSampler)
+    counted = None if known or trainer.world_size > 1 else preferred(loader, items)
+    weighs = isinstance(order, WeightedRandomSampler) and len(order.weights.unique()) > 1
+    if not weighs and not (counted and counted[1]):
         return "", ""
-    name, remedy = type(order).__name__, "give the loader a Subset of the data, and count its items"
-    if len(order) < items:
-        return f"{name} visits {len(order)} items", remedy
-    fixed = isinstance(order, list | tuple | Tensor | np.ndarray)
-    repeats = fixed and len(np.unique(np.asarray(order))) < items  # type: ignore[arg-type]
-    return (f"{name} prefers some items", remedy) if repeats or isinstance(order, WeightedRandomSampler) else ("", "")
+    name, visited = type(order).__name__, counted[0] if counted else items
+    if visited < items:
+        return f"{name} visits {visited} items", "give the loader a Subset of the data, and count its items"
+    return f"{name} prefers some items", "visit all of them equally often, as shuffle=True does"
 
 
-def _warn_once(sampler: Sampler, note: str, line: str) -> None:
+def warn_once(sampler: Sampler, note: str, line: str) -> None:
+    """Warn with a line, and keep the note, which is said once."""
     if note not in sampler.notes:
         sampler.notes.append(note)
         warnings.warn(line, BdlWarning, stacklevel=4)

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 from bdl.batch import count_targets, structure, tensors_in
 from bdl.data.fingerprint import fingerprint
 from bdl.data.loader import TensorBatches, WorkerBatches
-from bdl.data.ordered import counts_of, length_of, size_of
+from bdl.data.ordered import counts_of, length_of, order_of, size_of
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.lightning.host import dataset_of, sampled_net
@@ -69,6 +69,11 @@ class Visits:
                 self._reload()
             self._end_epoch(batch)
         items = count_targets(batch, self._axis)
+        if not items and any(t.ndim > self._axis and not t.shape[self._axis] for t in tensors_in(batch)):
+            raise ConfigError(
+                f"batch {batch_idx} of epoch {self.trainer.current_epoch} has no items, {structure(batch)}, and so no "
+                "mean loss: leave it out in the collate_fn, the batch sampler or the data that make it"
+            )
         self._visited, self._each = None if self._visited is None else self._visited + items, _elements(batch)
         self._nominal = self._nominal or items
         self.items = items or None
@@ -109,7 +114,7 @@ class Visits:
     def _end_epoch(self, batch: Any) -> None:
         """Warn where the epoch that has ended visited a part of the data, and the new one begins as it did."""
         visited, self._visited = (self._visited or 0) * self.trainer.world_size, 0
-        order, counts = getattr(self.loader, "sampler", None), counts_of(self.loader, self._axis)
+        order, counts = order_of(self.loader), counts_of(self.loader, self._axis)
         shuffles, items = isinstance(order, RandomSampler), counts[0] if counts else self.sampler.num_data
         first, self._first = self._first, None if shuffles else batch
         if shuffles or self._streams and not self._limits or not 0 < visited < items:

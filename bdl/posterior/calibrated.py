@@ -205,7 +205,6 @@ def _of_classes(metrics: Mapping[str, float], names: Sequence[str]) -> str:
 
 
 def to_plain(calibration: Calibration) -> dict[str, Any]:
-    """As a file holds it."""
     kind = next(name for name, kind in CALIBRATIONS.items() if isinstance(calibration, kind))
     values = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in vars(calibration).items()}
     return {"kind": kind, **values}

@@ -14,6 +14,7 @@ from torch import Tensor
 from bdl.collector import paused
 from bdl.posterior.modes import MIN_DRAWS, modes_seen
 from bdl.posterior.stationarity import stationarity
+from bdl.posterior.student import student_factor
 
 MOST_ITEMS = 0.9  # the share of the items that "most items" stands for
 TRACE_BATCHES = 10  # batches of draws in a chain
@@ -170,11 +171,8 @@ def repeat_error(averages: np.ndarray, scale: np.ndarray | float, draws: np.ndar
 
 def repeat_errors(averages: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
     """(items,) the errors of `repeat_error` for several chains."""
-    from scipy.special import ndtri, stdtrit  # scipy.stats is slow to import
-
     chains = len(averages)
-    factor = stdtrit(chains - 1, 0.975) / ndtri(0.975)
-    return (factor * averages.std(0, ddof=1) / math.sqrt(chains) / scale).max(-1)
+    return (student_factor(chains) * averages.std(0, ddof=1) / math.sqrt(chains) / scale).max(-1)
 
 
 def draw_errors(draws: np.ndarray) -> np.ndarray:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bdl.display import Shown, count_of, figures
 from bdl.likelihoods import Likelihood, MultiCategoricalNLL
 from bdl.posterior.diagnostics import Draws, spaced
 from bdl.posterior.stacking import Stacking
@@ -64,8 +65,11 @@ class NetworkRecords:
         return whole
 
 
-class PosteriorEvaluation(ABC):
-    """Accumulates the predictions of n items with labels y (n,) or (n, k), and scores the averages over networks."""
+class PosteriorEvaluation(Shown):
+    """Accumulates the predictions of n items with labels y (n,) or (n, k), and scores the averages over networks.
+
+    Printed, it shows the first of these scores, which it then computes.
+    """
 
     # Predictions: of each chain's last sample, of each chain's average, of the average of all, and of the average by
     # importance weights and by weights of the chains, None without such weights
@@ -83,6 +87,16 @@ class PosteriorEvaluation(ABC):
         self.row_weights: Tensor | None = None  # (n,) of the items; None for 1 each
         self.stacking: Stacking | None = None  # weights of the chains in `bma_stacked`, which is None without them
         self._chosen: tuple[Tensor, Tensor] | None = None  # items and columns of `features`, from the first network on
+
+    def shown(self) -> tuple[str, Mapping[str, str]]:
+        title = f"{type(self).__name__} of {count_of(self.items, 'item')} by {count_of(self.chains, 'chain')}"
+        if not int(self._networks.count.sum()):
+            return title, {}
+        names, rows = ("rmse" if self.curve.of_numbers else "accuracy", "nll"), self.scores_of_rows()
+        scores = {row: {name: float(np.mean([m[name] for m in each])) for name in names} for row, each in rows.items()}
+        scores["constant"] = {name: self.against_constant()[f"constant/{name}"] for name in names}
+        lines = {row: ", ".join(f"{name} {figures(v)}" for name, v in each.items()) for row, each in scores.items()}
+        return title, {**lines, "all scores": "metrics()"}
 
     @property
     def items(self) -> int:

@@ -40,7 +40,6 @@ class Record:
     precision: list[list[float]] | None = None  # learned by the prior; absent from the line otherwise
 
     def line(self) -> bytes:
-        """The line of the index."""
         fields = dict(vars(self))  # asdict would copy lists of thousands of chains, number by number
         if self.precision is None:
             del fields["precision"]

@@ -13,6 +13,7 @@ from bdl.display import figures
 from bdl.posterior.judge_rest import is_at_rest, take_longer
 from bdl.posterior.judge_weights import TOLERATED_HEAT
 from bdl.posterior.judgements import SURE, Check, Judgement, Numbers, energy_drifts, has_no_temperature, over
+from bdl.posterior.student import student_factor
 
 HOTTEST, COLDEST, MEDIAN = (f"temperature/directions/{name}" for name in ("hottest", "coldest", "median"))
 NOISIEST = "temperature/direction/noise"  # the beginning of the names of directions in which batch noise is largest
@@ -147,11 +148,8 @@ def _along_direction(m: Numbers, name: str) -> tuple[float, float, str]:
 
 
 def error_factor(m: Numbers) -> float:
-    """t/1.96 with the 97.5 % quantile t of Student's law, by which an error from so many chains is too small."""
-    from scipy.special import ndtri, stdtrit  # scipy.stats is slow to import
-
-    chains = m["chains"] if m["chains"] > 1 else 8  # a single chain is cut into 8 parts
-    return float(stdtrit(chains - 1, 0.975) / ndtri(0.975))
+    """By how much an error from so many chains is too small, see `student_factor`."""
+    return student_factor(int(m["chains"]) if m["chains"] > 1 else 8)  # a single chain is cut into 8 parts
 
 
 def _means(m: Numbers) -> list[Judgement]:

@@ -115,7 +115,6 @@ def tolerance(m: Numbers) -> float:
 
 
 def compared(m: Mapping[str, float]) -> str:
-    """What the chains are compared by."""
     return PARAMETERS if PARAMETERS in m else "predictions"
 
 

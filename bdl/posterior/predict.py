@@ -96,7 +96,7 @@ class Posterior(StoredNetworks, Generic[P]):
                 that bdl does not know need it for predictions.
 
         Warns with a VerdictWarning where a run has recorded a verdict other than "trust", and with a BdlWarning where
-        layers of the network, or the kind of the likelihood, are not those that the run recorded.
+        layers of the network, or the likelihood, are not those that the run recorded.
 
         Raises StoreError without samples, if a run is given twice, or for runs of different targets (N, T, data, ...).
         """

@@ -12,7 +12,7 @@ from torch import nn
 
 from bdl.errors import BdlWarning
 from bdl.forward_code import difference
-from bdl.identity import architecture
+from bdl.identity import architecture, identity
 from bdl.likelihoods import Likelihood, in_words, likelihood_of
 from bdl.posterior.samples import brief, first_difference
 from bdl.snapshot import NETWORK
@@ -72,12 +72,19 @@ def of_code(recorded: Any, net: nn.Module) -> str | None:
 
 
 def of_likelihood(loss: Any, given: Likelihood | None) -> str | None:
-    """Whether a likelihood is of another kind than that with which the run was sampled."""
+    """Whether a likelihood is of another kind than that with which the run was sampled, or has other settings.
+
+    A loss of torch has no settings: a likelihood of its kind that is given may say what they should be.
+    """
     recorded = likelihood_of(loss)
     if not isinstance(given, Likelihood) or not isinstance(recorded, Likelihood):
         return None
-    if type(recorded.unweighted) is type(given.unweighted):
-        return None
+    was, now = recorded.unweighted, given.unweighted
+    if type(was) is type(now):
+        of_bdl = isinstance(loss, Mapping) and str(loss.get("type")).startswith("bdl.")
+        if not of_bdl or identity(was) == identity(now):
+            return None
+        return f"the run was sampled with {was}, and {now} is given: predictions follow it; leave likelihood= out"
     return (
         f"the run was sampled with {in_words(loss)}, and {type(given).__name__} is given: its outputs mean something "
         "else; leave likelihood= out"

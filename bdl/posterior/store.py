@@ -84,7 +84,6 @@ class SampleStore(Shown):
         return record
 
     def index(self, stack: int) -> Index:
-        """The samples of a stack."""
         return self._indices.setdefault(stack, Index(self.run_dir, stack, self.skip_bad))
 
     def manifest(self, stack: int) -> Manifest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 
 import torch
 
@@ -17,9 +18,9 @@ def thread_count(threads: int | None = 1, processes: int = 1) -> int:
     One is the default: kernels of a small network are too small to be divided, and where other work keeps the cores
     busy each kernel waits for its slowest part. Raises ConfigError for less than one.
     """
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, Integral) or threads < 1):
         raise ConfigError(f"threads must be a whole number >= 1, or None for all cores, got {threads!r}")
-    return threads or max(1, usable_cores() // processes)
+    return int(threads or 0) or max(1, usable_cores() // processes)
 
 
 @contextmanager

@@ -29,7 +29,8 @@ class Host:
     sees_all_data: bool = False  # every batch holds all the data, nothing in the network is random: no batch noise
     compiled: bool = True  # whether code in C may make the update, where it can
     fuses: bool = False  # whether `torch.compile` makes few kernels of an update on a GPU, where a graph can hold it
-    own_backward: bool = False  # a LightningModule of the user's back-propagates what its step returns
+    own_backward: bool = False  # the closure back-propagates, once and whole, what the module's step returns
+    changes_gradients: bool = False  # a Trainer clips what is back-propagated, or weighs parts of a batch
     loss_is_whole: bool = True  # False under gradient accumulation, where a loss is a part; energies are then None
 
     def of_one_batch(self, variance: Tensor) -> Tensor:

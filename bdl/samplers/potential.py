@@ -19,6 +19,7 @@ from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
 from bdl.samplers.dynamics.base import Scalar
+from bdl.samplers.given_gradients import GivenGradients
 from bdl.samplers.idle import IdleParameters
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.learned import restore
@@ -91,7 +92,7 @@ class Potential(Saved):
         self.energy: Tensor | None = None
         self.idle = IdleParameters(chain)
         self.sizes = BatchSizes(num_data, chain.dynamics)
-        self.closures = Closures()
+        self.closures, self.gradients = Closures(num_data, lambda: chain.buffer.params), GivenGradients()
         self.energy_watch = EnergyWatch(num_data)
         self.reset()
         if not prior.needs_start:
@@ -114,8 +115,7 @@ class Potential(Saved):
         loss: Any = None
         if closure is not None:
             host = self.chain.host
-            compares = host.items is None or host.own_backward and host.loss_is_whole
-            loss = self.closures.call(closure, compares, changes=host.items is None)
+            loss = self.closures.call(closure, host.items is None or host.own_backward, host.changes_gradients)
         if loss is not None:
             loss = torch.as_tensor(loss)
             self.chain.watches_gradients = loss.requires_grad
@@ -131,6 +131,8 @@ class Potential(Saved):
         elif self.needs_energy:
             cause = "call step(closure)" if closure is None else "the closure returned no loss"
             raise ConfigError(f"{self.needs_energy} needs the energy of every step: {cause}")
+        else:
+            self.gradients.see(self.chain.buffer.params, self.chain.host.changes_gradients)
         return loss
 
     def evaluate(self, loss: Tensor | None, idle: list[int], measure: bool = True, notes: bool = True) -> Evaluation:

@@ -32,7 +32,7 @@ from bdl.samplers.priors import blocks as block
 from bdl.samplers.priors.base import Prior
 from bdl.samplers.priors.independent import Gaussian
 from bdl.samplers.resume import Saved, check_saved, to_save
-from bdl.samplers.settings import Defaults, StepSettings, check_numbers
+from bdl.samplers.settings import Defaults, StepSettings, checked_numbers
 from bdl.samplers.temperatures import ChainTemperatures
 from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.samplers.weighting.learnt import described
@@ -108,13 +108,13 @@ class Sampler(Shown, torch.optim.Optimizer):
         blocks: block.Blocks | None = None,
         on_divergence: OnDivergence = "stop",
     ):
-        check_numbers(num_data, chains, lr, temperature)
+        lr, temperature = checked_numbers(num_data, chains, lr, temperature, seed=seed, stack=stack)
         refuse_types(prior, weighting, exchange, clip)
         refuse_combinations(dynamics, weighting, exchange, clip, on_divergence, chains)
         self.control = estimator_of(gradient, dynamics, weighting)
         super().__init__(checked(params), Defaults(lr=lr, temperature=temperature, zeta=weighting.zeta))
         self.dynamics, self.weighting, self.exchange, self.clip = dynamics, weighting, exchange, clip
-        self.num_data, self.chains, self.seed, self.stack = int(num_data), chains, seed, stack
+        self.num_data, self.chains, self.seed, self.stack = int(num_data), chains, int(seed), int(stack)
         self.used = StepSettings(lr, temperature, weighting.zeta)  # settings of the last step
         live, self._frozen = sampled(self.param_groups[0], only)
         self.only, self.frozen, self.extras = only, frozen, {}

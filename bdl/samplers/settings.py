@@ -67,8 +67,18 @@ def any_positive(value: Scalar) -> bool:
     return bool((value > 0).any()) if isinstance(value, Tensor) else value > 0
 
 
-def check_numbers(num_data: int, chains: int | None, lr: Scalar, temperature: Scalar) -> None:
-    """Raise ConfigError for an argument of `Sampler` that is out of range, or neither a number nor one per chain."""
+def checked_numbers(
+    num_data: int, chains: int | None, lr: Scalar, temperature: Scalar, **streams: int
+) -> tuple[Scalar, Scalar]:
+    """lr and temperature, of which numbers of NumPy's are made floats: a schedule would round to float32 in theirs.
+
+    Raises ConfigError for an argument of `Sampler` that is out of range, or neither a number nor one per chain.
+
+    streams: whole numbers that name the random stream.
+    """
+    for name, value in streams.items():
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+            raise ConfigError(f"{name} must be a whole number, got {value!r}")
     for name, value, kind in (("num_data", num_data, numbers.Real), ("chains", chains, numbers.Integral | None)):
         whole = (
             value is None or isinstance(value, kind) and not isinstance(value, bool) and value >= 1 and not value % 1
@@ -84,3 +94,5 @@ def check_numbers(num_data: int, chains: int | None, lr: Scalar, temperature: Sc
         ok = (value > 0) & (value < math.inf) if strict else (value >= 0) & (value < math.inf)
         if not (bool(ok.all()) if isinstance(ok, Tensor) else ok):
             raise ConfigError(f"{name} must be {'>' if strict else '>='} 0 and finite, got {value}")
+    lr = lr if isinstance(lr, Tensor) else float(lr)
+    return lr, temperature if isinstance(temperature, Tensor) else float(temperature)

@@ -33,6 +33,7 @@ from bdl.start import AdamWStart
 ARGUMENTS = {
     "data.target": "", "loss": "loss", "data.batch_size": "batch_size", "sampler.lr": "lr", "sampler": "sampler",
     "data.group": "groups", "data.weight": "sample_weight", "model.hidden": "hidden_layer_sizes",
+    "length": "steps",
 }  # fmt: skip
 
 

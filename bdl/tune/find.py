@@ -149,7 +149,7 @@ def _prior(search: Search, validation: TrialItems | None) -> tuple[Prior, Choice
     if given is not None:
         return search.problem.centred(given), Choice("prior", None, "given"), math.nan
     problem, held_out = _split(search.problem, validation)
-    tried = candidates(problem.loss, problem.shapes)
+    tried = candidates(problem.loss, problem.shapes, search.dynamics.full_batch)
     compared = replace(search, problem=problem, trial=trial_steps(problem, search.steps, len(tried)))
     scores, about, left_out, rhat, lr, errors = {}, {}, {}, {}, math.inf, 1.0
     for precision in tried:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bdl.advice import key_or_argument
 from bdl.posterior.judge_rest import is_long_enough, take_longer
 from bdl.posterior.judgements import Numbers, alone, energy_drifts, or_nan
 from bdl.tune.step import ENERGY_BUDGET, MOMENTA_BUDGET, MOMENTA_TOLERATED, NOISE_BUDGET
@@ -57,14 +58,15 @@ def _too_hot(m: Numbers, heat: float | None) -> str | None:
     hottest, limit = m["temperature/directions/hottest"] / m["temperature"] if m["temperature"] else 1.0, math.inf
     if heat is not None:
         limit = (1 + heat) * (1 + ENERGY_BUDGET)
+    lower = f"lower {key_or_argument('sampler.lr')}"
     if (shown := m["t_eff"] / m["temperature"] - 1 if m["temperature"] else 0.0) > HOTTER * NOISE_BUDGET:
-        return f"batches heat the chains by {shown:.0%}, not {NOISE_BUDGET:.0%} at most: lower sampler.lr"
+        return f"batches heat the chains by {shown:.0%}, not {NOISE_BUDGET:.0%} at most: {lower}"
     if _hottest_surely(m) > limit:
-        remedy = "lower sampler.lr, or raise data.batch_size"
+        remedy = f"{lower}, or raise {key_or_argument('data.batch_size')}"
         return f"the hottest direction has {hottest:.3g} T, not {limit:.3g} T at most: {remedy}"
     if _momenta_are_hot(m):
         shown, budget = m["kinetic_temperature"] / m["temperature"], 1 + MOMENTA_BUDGET
-        return f"the kinetic temperature is {shown:.3g} T, not {budget:.3g} T at most: lower sampler.lr"
+        return f"the kinetic temperature is {shown:.3g} T, not {budget:.3g} T at most: {lower}"
     return None
 
 
@@ -72,11 +74,12 @@ def _not_at_rest(m: Numbers, at_rest: bool) -> str | None:
     """What says that samples are not at rest; None where they are. at_rest: what the run has said itself."""
     if energy_drifts(m):
         moved = f"the energy moved by {m['energy/drift']:+.2g} standard deviations while samples were kept"
-        return f"{moved}: take a longer run (length)"
+        return f"{moved}: take a longer run ({key_or_argument('length')})"
     if not is_long_enough(m):
         each = f"each chain alone has made {alone(m):.2g} independent draws"
         return f"samples are not at rest: {each}: {take_longer(m)}"
-    return None if at_rest else "the burn-in ended before samples were at rest: take a longer run (length)"
+    longer = f"take a longer run ({key_or_argument('length')})"
+    return None if at_rest else f"the burn-in ended before samples were at rest: {longer}"
 
 
 def _hottest_surely(m: Mapping[str, float]) -> float:

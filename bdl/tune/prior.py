@@ -26,6 +26,8 @@ OF_NUMBERS: tuple[Any, ...] = (1.0, "fan_in", "smooth", "steep")
 OF_ONE_LAYER: tuple[Any, ...] = ("smooth", 1.0, "fan_in", "steep")
 OF_COUNTS: tuple[Any, ...] = (1.0, "fan_in")  # whose logarithms are outputs: under a wide prior means have no bounds
 OF_CLASSES: tuple[Any, ...] = (1.0, "fan_in", "steep")
+# Of classes, by hidden layers of units and a sampler of all items: never far behind the start on 28 tables
+OF_CLASSES_IN_TABLES: tuple[Any, ...] = ("steep", "rough")
 ACTED = 3.0  # times 1/e
 PRIOR_DRAWS = 100  # networks from a prior
 
@@ -35,15 +37,18 @@ def is_around_zero(prior: Prior) -> bool:
     return isinstance(prior, Gaussian) and not prior.learns and isinstance(prior.mean, int | float) and prior.mean == 0
 
 
-def candidates(loss: Loss, shapes: Shapes = ()) -> tuple[Any, ...]:
+def candidates(loss: Loss, shapes: Shapes = (), full_batch: bool = True) -> tuple[Any, ...]:
     """The precisions that are compared; what the outputs mean decides which functions are likely.
 
-    shapes: of one chain's parameter tensors.
+    shapes: of one chain's parameter tensors. full_batch: whether a step of the sampler takes all items.
     """
-    of_numbers = OF_ONE_LAYER if sum(len(shape) > 1 for shape in shapes) == 2 else OF_NUMBERS
+    matrices, is_flat = sum(len(shape) > 1 for shape in shapes), all(len(shape) < 3 for shape in shapes)
+    of_numbers = OF_ONE_LAYER if matrices == 2 else OF_NUMBERS
     if not isinstance(loss, Likelihood):
         return of_numbers
-    return OF_CLASSES if loss.outputs in ("logits", "labels") else OF_COUNTS if loss.counts else of_numbers
+    if loss.outputs in ("logits", "labels"):
+        return OF_CLASSES_IN_TABLES if full_batch and is_flat and matrices > 1 else OF_CLASSES
+    return OF_COUNTS if loss.counts else of_numbers
 
 
 def at_share(prior: Prior, share: float, problem: Problem) -> Prior:

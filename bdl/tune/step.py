@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bdl.advice import key_or_argument
 from bdl.samplers.dynamics.base import mean
 from bdl.samplers.sampler import Sampler
 from bdl.snapshot import numbers, per_chain
@@ -196,10 +197,10 @@ def choose_lr(
 def _too_hot(batches: BatchHeat, most: float, lr: float, friction: float, heat: float) -> str:
     """What T the sampled distribution has by direction where lr stays at the most that the mean allows."""
     shown, slower = 1 + batches.share(most, friction), most / lr
-    size = batches.larger_batch(slower)
+    larger = f"{key_or_argument('data.batch_size')}={batches.larger_batch(slower)}"
     return (
         f"batches of {batches.batch_size:,} heat the hottest direction to about {shown:.2g} T. {1 + heat:.3g} T would "
-        f"take lr {lr:.2g}, with chains {slower:,.0f} times as slow, or data.batch_size={size}, or a sampler without "
+        f"take lr {lr:.2g}, with chains {slower:,.0f} times as slow, or {larger}, or a sampler without "
         "batch noise, such as sampler=mclmc"
     )
 

@@ -1,3 +1,1 @@
 """Measurements of speed and memory, and bdl beside other libraries: scripts/bench.py runs them by name."""
-
-from __future__ import annotations

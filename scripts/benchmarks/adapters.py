@@ -7,8 +7,6 @@ the process, above what it held before the body was made; a small network was sa
 loaded.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import statistics

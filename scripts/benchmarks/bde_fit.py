@@ -9,8 +9,6 @@ whose user and system time count from the start of the interpreter to the predic
 and the table in DIR/NAME.md a row for their mean.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -6,8 +6,6 @@ items. Settings: its default step size 0.01 and that of its README, 0.001, with 
 and the default step size with 20 times as many gradients. The localization is ours, because its default is none.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from importlib.metadata import version

@@ -5,8 +5,6 @@ standardised target; where they have no predictive law, the NLL is that of a nor
 standard deviation. Seconds are CPU seconds of fit and predict, on one thread.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable

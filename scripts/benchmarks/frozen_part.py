@@ -8,8 +8,6 @@ Steps of the two take turns in one process, and `time` is the ratio of the media
 peaks, each in a process of its own, in bytes for each frozen parameter.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import statistics
@@ -52,7 +50,6 @@ def prepare() -> None:
 
 
 def network(part: str, width: int, layers: int) -> tuple[nn.Module, list[str]]:
-    """The network, and the patterns of what is sampled."""
     torch.manual_seed(0)
     net: nn.Module = Transformer(width, layers)
     if part.startswith("LoRA"):
@@ -125,7 +122,6 @@ def peak(part: str, width: int, layers: int, sampled: bool) -> int:
 
 
 def measured(width: int, layers: int, turns: int) -> list[dict[str, Any]]:
-    """A row for each part."""
     parts = [part for part in PARTS if not part.startswith("LoRA") or find_spec("peft") is not None]
     rows = in_new_processes(times, [(part, width, layers, turns) for part in parts])
     os.environ["MALLOC_MMAP_THRESHOLD_"] = str(

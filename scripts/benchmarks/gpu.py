@@ -9,8 +9,6 @@ PAGE.json has the numbers. A section that fails, or takes longer than its share 
 `--device cpu --small` runs everything in small sizes, which a test does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess
@@ -110,7 +108,6 @@ def main(
 
 
 def text(machine: dict[str, Any], found: dict[str, list[Row]]) -> str:
-    """The page."""
     lines = [f"# {machine['device']}, {machine['date']}\n\nbdl {machine['versions']['bdl']}\n"]
     for title, rows in found.items():
         about = " ".join((SECTIONS[title].__doc__ or "").split())

@@ -4,8 +4,6 @@ ISLP/data is that folder of the Python package ISLP, 0.6.0. Rows with gaps go, c
 go, other words become columns of zeros and ones, and a random fifth of the rows is the test part.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

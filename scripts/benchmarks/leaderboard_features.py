@@ -6,8 +6,6 @@ momentum, a falling learning rate, crops and flips. scripts/results/leaderboard/
 layer reads, 64 numbers for each of these images and of the first 500 test images, and the labels.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -7,8 +7,6 @@ process of its own, because the peak of a process's memory never falls.
     python scripts/bench.py parts [folder]
 """
 
-from __future__ import annotations
-
 import resource
 import statistics
 import tempfile

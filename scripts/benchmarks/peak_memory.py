@@ -12,8 +12,6 @@ parameters, activations and what the libraries allocate are in it. A table is re
 libraries.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -9,8 +9,6 @@ OUT/peers.md the table. bde (MILE) runs at the settings of its own benchmark for
 PYTHON that has it; of its chains, those that give NaN are left out and counted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -7,8 +7,6 @@ quarter of the training rows that the trial has not seen. The runs of the table 
 test rows. DIR/side-by-side.json holds trials and runs, and DIR/side-by-side.md the table; earlier cells stay.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ processes, from the start of the interpreter to the report. DIR/NAME.json holds 
 seeds that were measured before with the same overrides stay in both.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,3 +1,1 @@
 """What bdl's own methods gain and cost, by which defaults and pages decide: scripts/experiment.py runs them by name."""
-
-from __future__ import annotations

@@ -6,8 +6,6 @@ sees no dark row. Beside it: training that goes on with the bright rows alone, a
 the trained network, and a run on all rows.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +34,6 @@ def parts() -> dict[str, dict[str, Part]]:
 
 
 def trained(net: nn.Module, part: Part, seed: int, epochs: int = 60) -> nn.Module:
-    """The network, trained by AdamW on a part."""
     torch.manual_seed(seed)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=1e-2)
     x, y = part
@@ -68,7 +65,6 @@ def scores(probs: Any, tests: dict[str, Part]) -> dict[str, float]:
 
 
 def one_seed(seed: int, folder: Path) -> dict[str, dict[str, float]]:
-    """Scores by method."""
     every = parts()
     tests = {name: part["test"] for name, part in every.items()}
     dark, bright, both = (every[name]["train"] for name in ("dark", "bright", "both"))

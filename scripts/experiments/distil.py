@@ -6,8 +6,6 @@ RMSE or accuracy, and how far its standard deviations are from the average's. Ca
 run stay in the table. `--split test` judges on the test rows, for the default alone.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

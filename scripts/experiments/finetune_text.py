@@ -5,8 +5,6 @@ SGHMC on a second text, the prose of docs/, in the characters that Coriolanus ha
 perplexity of both texts' last tenths before and after.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

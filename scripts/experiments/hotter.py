@@ -8,8 +8,6 @@ gave. --runs reads finished runs of `scripts/train.py sampler=awsghmc`. The file
 hotter.md the table; rows that were measured before stay.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

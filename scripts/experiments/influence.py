@@ -6,8 +6,6 @@ one network. Leaving out: a table of 200 rows, of which each in turn is left out
 logistic regression.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

@@ -5,8 +5,6 @@ the coefficient of the limit N -> ∞, the expectation of the estimator at this 
 `bdl.learning_coefficient` finds with its default settings, and its distance in standard errors.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

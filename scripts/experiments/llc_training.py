@@ -5,8 +5,6 @@ through two hidden units, f(x) = relu(W'W x + b). Gradient descent rests on a pl
 columns of W. `bdl.learning_coefficient` measures the network at steps along the way, and OUT gets table and picture.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

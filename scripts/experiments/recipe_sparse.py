@@ -11,8 +11,6 @@ the same number of trials of other settings, by chains of another seed, and is t
 trial, and ten times as long.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -8,8 +8,6 @@ masses both have.
     python scripts/experiment.py repeated_values OUT.jsonl [--uci FOLDER]  # resumable: a line for each cell
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

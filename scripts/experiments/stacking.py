@@ -8,8 +8,6 @@ DIR/stacking.json holds the gains over the uniform average on the test part, nat
 cells that were measured before stay.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

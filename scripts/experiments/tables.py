@@ -15,8 +15,6 @@ cells with a line are not measured again, unless they failed and --again is give
 of all lines of these methods; ranks at a budget stand apart in them, with DIR/ranks_BUDGET.png.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -91,9 +89,6 @@ def main(
     write(out, only)
 
 
-# ---- cells -----------------------------------------------------------------------------------------------------------
-
-
 def run_cell(words: Sequence[str], limit: int) -> Line:
     """What a process of its own found, or why it found nothing."""
     command = [sys.executable, str(SCRIPTS / "tabular" / "cell.py"), *words]
@@ -162,9 +157,6 @@ def there(names: Sequence[str], sources: Mapping[str, Source], methods: Sequence
     if lacking:
         print(f"not installed, and left out: {', '.join(sorted(lacking))}", flush=True)
     return [name for name in names if sources[name].is_there]
-
-
-# ---- ranks -----------------------------------------------------------------------------------------------------------
 
 
 def complete(lines: Sequence[Line], score: str) -> Iterator[tuple[str, dict[str, float]]]:

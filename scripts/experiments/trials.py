@@ -7,8 +7,6 @@ half predicts held-out training rows. The file trials.json of --out holds the NL
 predicts than T = 1, and the standard error of that over the rows.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Annotated, Any

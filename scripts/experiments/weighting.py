@@ -11,8 +11,6 @@ with one prior, run for 8,000 and 2,000 steps, and are scored on held-out traini
 multiplier on the images while T is constant and while it falls.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time
@@ -75,7 +73,6 @@ def write(record: dict[str, Any], path: Path) -> None:
 
 
 def measurer(name: str, folder: Path, seed: int) -> Callable[[Method], dict[str, Any]]:
-    """What measures a method on a set."""
     if name in TABLES:
         return partial(run, TABLES[name](folder), seed)
     return partial(measure, *start(CASES[name](folder), seed), seed)

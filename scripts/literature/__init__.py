@@ -1,7 +1,5 @@
 """Published experiments, run with bdl: pictures, and tables of published numbers beside ours."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from literature.experiment import REGISTRY, Context, Experiment, Result, Table, experiment, find

@@ -1,7 +1,5 @@
 """Liang 2024, CIFAR tables: published accuracies beside those of finished runs of scripts/train.py."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """The Lightning post's networks on CIFAR-10: SGD, SGLD and cyclical SGLD, with the average that it did not compute."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

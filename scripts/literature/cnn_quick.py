@@ -1,7 +1,5 @@
 """Small runs of scripts/train.py on images that are made here, for reproduce.py cnn --quick."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tables and the picture of the experiment `cnn`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import torch

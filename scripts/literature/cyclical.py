@@ -1,7 +1,5 @@
 """Zhang et al. 2020, section 5.1: cyclical against decreasing steps on a grid of 25 modes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -108,9 +106,6 @@ def sample(law: Mixture, method: Method, steps: int, chains: int, context: Conte
     return states
 
 
-# ---- numbers ---------------------------------------------------------------------------------------------------------
-
-
 def near(law: Mixture, x: Tensor) -> tuple[Tensor, Tensor]:
     """(...) the nearest mode, and the distance from it in standard deviations of a mode."""
     distance, mode = torch.cdist(x.flatten(0, -2), law.means).min(-1)
@@ -169,8 +164,6 @@ EXPLANATION = (
 )
 
 
-# ---- what the number of modes depends on -----------------------------------------------------------------------------
-
 VARIED = ((0.05, 30), (0.06, 30), (0.09, 30), (0.07, 15), (0.07, 60), (0.07, 120))  # ε₀ and cycles
 AUTHORS = (23, 23, 21, 21, 21)  # modes in each chain stored in the authors' repository; the first one is the published
 
@@ -227,9 +220,6 @@ def causes(varied: dict[str, Count], code: Count) -> Table:
         "small, and a few more on the way; modes that cycles end in are nearly random, so that the number of cycles "
         "decides. What counts as visited matters as much.",
     )  # fmt: skip
-
-
-# ---- pictures --------------------------------------------------------------------------------------------------------
 
 
 def draw_modes(law: Mixture, runs: Sequence[Run], measures: dict[str, dict[str, Any]]) -> Figure:

@@ -74,8 +74,6 @@ def bounded_log(psi: np.ndarray) -> np.ndarray:
     return np.append(-np.cumsum(rises[::-1])[::-1], 0.0)
 
 
-# ---- landscapes ------------------------------------------------------------------------------------------------------
-
 LANDSCAPES = {1.0: 4e-3, 2.0: 4e-3, 8.0: 2e-3}  # T -> lr
 LANDSCAPE_BINS = 60
 
@@ -161,9 +159,6 @@ def draw_landscape(axes: np.ndarray, law: Quadrature, learned: Psi, t: float) ->
     axes[1].set_ylim(bottom=weighted.min() / 2)  # the exact curve falls without bound
     label(axes[0], f"T = {t:g}")
     label(axes[1], "", "x")
-
-
-# ---- energy CDF ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """One style for all pictures. Experiments draw on a Figure from `canvas`; `reproduce` applies STYLE while they run."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Liang 2024, table 1: iterations that descent, SGLD and AWSGLD need to reach a threshold on ten functions."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

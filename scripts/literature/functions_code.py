@@ -1,7 +1,5 @@
 """Races of AWSGLD as its author's public code has it: the multiplier is a step function of the energy."""
 
-from __future__ import annotations
-
 import math
 
 import torch

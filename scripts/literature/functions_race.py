@@ -1,7 +1,5 @@
 """Races on the ten functions: every method with its lr, tuned or published, until f falls below the threshold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -72,8 +70,6 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of a run."""
-
     factors: tuple[float, ...]  # multiples of the published lr to choose from
     tuning: Phase
     report: Phase

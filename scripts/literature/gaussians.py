@@ -1,7 +1,5 @@
 """Ji 2023: HMC, SGLD, SGRLD and SGHMC on mixtures of one to four Gaussians, from distant starting points."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,9 +78,6 @@ def sample(law: Any, method: Method, starts: Sequence[Sequence[float]], context:
     burn = len(paths) // 10
     every, gradients = max(1, (len(paths) - burn) // DRAWS), run.gradients * rungs
     return [Run(method, p[:, 0], p[burn::every].transpose(0, 1), gradients) for p in paths.split(chains, 1)]
-
-
-# ---- one case --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -193,9 +188,6 @@ def contours(ax: Axes, law: Mixture) -> None:
     inside = law.log_prob(exact).exp().quantile(torch.tensor([0.01, 0.1, 0.5], dtype=torch.float64))
     ax.contour(x, y, density, levels=inside, colors="black", linewidths=0.9, zorder=3)
     ax.plot([], [], color="black", lw=0.9, label="50, 90, 99 % of the law")
-
-
-# ---- the four cases --------------------------------------------------------------------------------------------------
 
 
 @experiment("gaussians-1", f"{NOTES}, figure 1", "One Gaussian from a distant start")

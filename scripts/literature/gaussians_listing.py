@@ -1,7 +1,5 @@
 """Ji 2023, two overlapping Gaussians: our symmetric law, and the law of the listing with its matrices as printed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Liang 2024, Landsat: adaptively weighted samplers beside plain ones, at T = 1 and with T tuned on training rows."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Many chains of one method on Landsat as one stack. Predictions are averaged during the run; no state is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat

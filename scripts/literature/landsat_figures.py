@@ -1,7 +1,5 @@
 """Pictures of the Landsat experiment: training along the run, and published errors beside ours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -73,5 +71,4 @@ def _draw_panel(ax: Axes, methods: Sequence[Method], scores: Mapping[str, tuple[
 
 
 def standard_error(values: Tensor) -> float:
-    """Standard error of the mean of values (n,)."""
     return (values.std() / len(values) ** 0.5).item()

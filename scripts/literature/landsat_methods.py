@@ -1,7 +1,5 @@
 """The rows of the Landsat table: each method with the settings that are tried for it, the same number for all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -33,8 +31,6 @@ class Setting:
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table."""
-
     name: str
     dynamics: Dynamics
     grid: tuple[Setting, ...]

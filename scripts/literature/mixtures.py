@@ -64,9 +64,6 @@ def mixture(context: Context) -> Result:
     return Result(figures, [tabulate(runs, measures, exact), phases(noise, rejection, law), choice(modes)], numbers)
 
 
-# ---- data ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Ridge:
     """The two highest modes of a posterior, and the barrier on the ridge max over θ1 of log p(θ1, θ2)."""
@@ -105,9 +102,6 @@ def choice(modes: Sequence[Ridge]) -> Table:
     )
 
 
-# ---- chains ----------------------------------------------------------------------------------------------------------
-
-
 def sgld(law: WellingTeh, dynamics: bdl.SGLD, steps: int, context: Context) -> Tensor:
     """(steps / 10, C, 2) states under the decreasing steps."""
     chains, sizes = context.choose(64, 16), step_sizes(steps)
@@ -142,9 +136,6 @@ def variants(plain: Tensor, less: Tensor, hmc: Tensor) -> list[Run]:
         Run("SGLD less batch noise, second half", less, half, f"{steps}, grad_var estimated"),
         Run("HMC", hmc, torch.ones(len(hmc)).double(), f"{len(hmc):,} × 10 leapfrog steps, all data"),
     ]
-
-
-# ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def histogram(states: Tensor, weights: Tensor) -> Tensor:
@@ -202,9 +193,6 @@ def rejections(law: WellingTeh, exact: Quadrature, context: Context) -> dict[str
         assert run.sampler.acceptance is not None
         refused.append(1 - run.sampler.acceptance.mean().item())
     return {"ε": eps, "refused": refused}
-
-
-# ---- tables and pictures ---------------------------------------------------------------------------------------------
 
 
 def tabulate(runs: Sequence[Run], measures: dict[str, dict[str, Any]], exact: Quadrature) -> Table:

@@ -1,7 +1,5 @@
 """Writes an experiment's pictures, `table.md` and `results.json`: all of them or none."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

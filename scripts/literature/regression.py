@@ -1,7 +1,5 @@
 """Karagiannis 2023: SGD and SGLD on a linear regression whose tempered posteriors are known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -121,9 +119,6 @@ def measure(law: LinearRegression, r: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
 def batch_table(law: LinearRegression, runs: Sequence[Run]) -> Table:
     header = ["data", "η", "published histogram", *(f"variance of {n} / exact" for n in NAMES), "expected for β₁",
               "T_eff expected, reported", "settings"]  # fmt: skip
@@ -182,9 +177,6 @@ def noise_table(law: LinearRegression, runs: dict[str, list[Run]]) -> Table:
         rows,
         "Eq. 3.2 of the handout injects half the variance that its own SDE, eq. 3.5, requires, and so samples T/2.",
     )
-
-
-# ---- pictures --------------------------------------------------------------------------------------------------------
 
 
 def draw_sgd(law: LinearRegression, runs: Sequence[Run]) -> Figure:

@@ -1,7 +1,5 @@
 """Liang 2024 in two dimensions: the search for Ackley's global minimum, and visits on a rugged surface."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +24,6 @@ def uncertain(values: Tensor, digits: int = 2) -> str:
     """Mean ± standard error over chains."""
     return f"{values.mean():,.{digits}f} ± {values.std() / len(values) ** 0.5:,.{digits}f}"
 
-
-# ---- Ackley ----------------------------------------------------------------------------------------------------------
 
 ACKLEY_LR, RADIUS = 5e-3, 12.0
 EDGES = {  # edges of 47 bins: wide ones of 2 nats, narrow ones of 0.2
@@ -145,8 +141,6 @@ def draw_path(ax: Axes, path: Tensor, width: float) -> None:
     ax.plot(*path[0], "o", color="white", mec="black", ms=6)
     ax.text(0.02, 0.02, "time: yellow to red", fontsize=8, transform=ax.transAxes)
 
-
-# ---- rugged surface --------------------------------------------------------------------------------------------------
 
 LOW = -4.0  # nats: half the depth of the deepest minima
 CELLS = 50  # along each side of the box

@@ -1,7 +1,5 @@
 """How tables and `--list` cite the sources."""
 
-from __future__ import annotations
-
 HANDOUT = "Karagiannis 2023, handout 4 on Bayesian learning by SGLD"
 NOTES = "Ji 2023, notes on SG-MCMC"
 SLIDES = "Liang 2024, slides on adaptively weighted SG-MCMC"

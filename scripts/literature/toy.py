@@ -1,7 +1,5 @@
 """The Lightning post: Metropolis and SGLD on a line through thirty points, with the post's noise and the right one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -143,9 +141,6 @@ def said(ratios: Tensor) -> str:
         if ratios.mean() < 100
         else f"{ratios.median():.1e} (median)"
     )
-
-
-# ---- pictures --------------------------------------------------------------------------------------------------------
 
 
 def draw_traces(runs: Sequence[Run], exact: Tensor) -> Figure:

@@ -122,9 +122,6 @@ def closure_of(sampler: bdl.Sampler, stack: bdl.ChainStack, data: Data) -> Calla
     return closure
 
 
-# ---- numbers ---------------------------------------------------------------------------------------------------------
-
-
 def regions() -> dict[str, Tensor]:
     """Masks (len(GRID),) of the parts of the grid."""
     x = GRID[:, 0]
@@ -166,9 +163,6 @@ def tabulate(runs: Sequence[Run], measures: dict[str, dict[str, Any]]) -> Table:
         f"{gap:.2f} of HMC's. At the data it is {seen:.1f} times too wide. Independent weights cannot let functions "
         "spread in one place and hold them together in another.",
     )
-
-
-# ---- pictures --------------------------------------------------------------------------------------------------------
 
 
 def draw_bands(runs: Sequence[Run], data: Data) -> Figure:

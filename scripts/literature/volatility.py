@@ -1,7 +1,5 @@
 """A stochastic volatility model: HMC against SGHMC on mini-batches of times."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,9 +119,6 @@ def tabulate(runs: Sequence[Run], measures: dict[str, dict[str, Any]]) -> Table:
         'use `grad_var="estimated"` here: the gradient in log σ changes more with the motion of the chain than with '
         "the batch, and the estimate would leave no injected noise.",
     )
-
-
-# ---- pictures --------------------------------------------------------------------------------------------------------
 
 
 def draw_parameters(runs: Sequence[Run]) -> Figure:

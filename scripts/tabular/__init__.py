@@ -1,3 +1,1 @@
 """The parts of `scripts/experiment.py tables`: public tables, methods, proper scores, and ranks over tables."""
-
-from __future__ import annotations

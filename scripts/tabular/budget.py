@@ -10,8 +10,6 @@ A deep ensemble searches with single networks for half of its budget, and trains
 take the number of steps, or of samples, for which a line through the times of two short fits leaves time; these count.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 import time
@@ -135,9 +133,6 @@ def within(name: str, fit: Fit, fold: Fold, seed: int, clock: Clock) -> Law | np
         return fit(fold, seed, **first, **last)
 
 
-# ---- a search --------------------------------------------------------------------------------------------------------
-
-
 def best_settings(
     loss: Callable[[dict[str, Any]], float], space: Mapping[str, Any], first: dict[str, Any], clock: Clock, seed: int
 ) -> dict[str, Any]:
@@ -191,9 +186,6 @@ def loss_of(said: Law | np.ndarray, part: Fold) -> float:
         scores = scores_of_numbers(said, part.y_test, 1.0)
         return scores.get("nll", scores["crps"])
     return float(log_loss(part.y_test, said, labels=range(part.classes)))
-
-
-# ---- a length --------------------------------------------------------------------------------------------------------
 
 
 def longest(run: Callable[[int], Result], setting: str, lengths: tuple[int, int], clock: Clock) -> Result:

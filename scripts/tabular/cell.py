@@ -1,7 +1,5 @@
 """Measures one cell in a process of its own: python cell.py TABLE METHOD SEED LIMIT BUDGET [FOLDER]."""
 
-from __future__ import annotations
-
 import json
 import math
 import resource

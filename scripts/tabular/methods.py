@@ -4,8 +4,6 @@ Words have become columns of zeros and ones for all of them. Inputs, and targets
 all but bdl, which does that itself.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -48,9 +46,6 @@ def normal(mean: np.ndarray, std: np.ndarray, fold: Fold) -> Law:
 
 def probabilities(model: Any, fold: Fold) -> np.ndarray:
     return model.fit(fold.x, fold.y).predict_proba(fold.x_test)
-
-
-# ---- Bayesian networks -----------------------------------------------------------------------------------------------
 
 
 def bdl_numbers(fold: Fold, seed: int, **settings: Any) -> Law:
@@ -114,9 +109,6 @@ def dropout_classes(fold: Fold, seed: int, **settings: Any) -> np.ndarray:
     return dropout(fold.x, fold.y, fold.x_test, fold.classes, seed, **settings).mean(0)
 
 
-# ---- Gaussian processes and linear models ----------------------------------------------------------------------------
-
-
 def kernel_of(fold: Fold, shape: str, each: bool, linear: bool) -> Any:
     """each: a length scale for every input; linear: plus a linear kernel."""
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
@@ -158,9 +150,6 @@ def linear_classes(fold: Fold, seed: int, **settings: Any) -> np.ndarray:
     from sklearn.linear_model import LogisticRegression
 
     return probabilities(LogisticRegression(max_iter=1000, **settings), fold)
-
-
-# ---- boosted trees ---------------------------------------------------------------------------------------------------
 
 
 def ngboost_numbers(fold: Fold, seed: int, **settings: Any) -> Law:

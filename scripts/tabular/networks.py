@@ -4,8 +4,6 @@ Both have two hidden layers of 64 ReLU units. Adam trains them on batches of 64 
 not see, has not improved for 30 epochs. Inputs and targets are standardised.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Ranks of methods over tables, the tests of Friedman and Nemenyi (Demsar 2006), and their picture."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,9 +51,6 @@ def critical_difference(k: int, tables: int) -> float:
     """q sqrt(k (k + 1) / (6 N)), where q is the quantile of the Studentized range over sqrt(2)."""
     q = studentized_range.ppf(1 - LEVEL, k, math.inf) / math.sqrt(2)
     return float(q * math.sqrt(k * (k + 1) / (6 * tables)))
-
-
-# ---- the picture -----------------------------------------------------------------------------------------------------
 
 
 def draw(panels: Mapping[str, Ranks], path: Path) -> None:

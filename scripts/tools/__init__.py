@@ -1,3 +1,1 @@
 """What scripts share, and the steps of building and checking the documentation and the package."""
-
-from __future__ import annotations

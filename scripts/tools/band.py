@@ -3,8 +3,6 @@
 python scripts/tools/band.py [PICTURE.png]
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

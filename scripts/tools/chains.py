@@ -1,7 +1,5 @@
 """What scripts use to run chains: a Trainer that says nothing, a clock of its steps, and the default run of a table."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Iterator

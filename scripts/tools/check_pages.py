@@ -6,8 +6,6 @@ python scripts/tools/check_pages.py --shots FOLDER index.md gallery/README.md
 The exit status is 1 if a page is wider than its window or has a formula that is not set, and 2 without a browser.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import html

@@ -1,7 +1,5 @@
 """The entries of docs/claims/PAGE.toml, and the place in the page of which each of them speaks."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ value, `[passes=max]` those with the largest. Names with other signs stand in do
 take numbers and lists of numbers. Nothing is evaluated by Python. A file .md has lists of objects: `tables[0]`, ...
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re

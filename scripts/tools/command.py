@@ -6,8 +6,6 @@ takes `NAME [OVERRIDES ...] [--seeds N ...] [--out DIR] [--quick]`. The docstrin
 and `Annotated[int, Said("of each scenario")]` says more of one argument.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import pkgutil

@@ -3,8 +3,6 @@
 python scripts/tools/gallery.py [NAME ...]    # all of them without a name
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

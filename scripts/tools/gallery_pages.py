@@ -1,7 +1,5 @@
 """A hook of mkdocs: every script of docs/gallery becomes a page, with its picture, and a notebook to download."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

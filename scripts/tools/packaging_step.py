@@ -4,8 +4,6 @@ An editable install reads conf/ itself. It is then a plain path to the checkout,
 with `bdl.conf` as a mapped package it would be an import hook, which they do not.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from setuptools.command.build_py import build_py

@@ -1,7 +1,5 @@
 """The paragraphs and tables of a page in Markdown, the numbers in them, and which of these claim a measurement."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -17,8 +15,6 @@ SCORE = re.compile(r"\b(?:NLL|LPPD|RMSE|CRPS|ECE|R-hat|ESS|T_eff|accurac|multipl
 
 @dataclass(frozen=True)
 class Number:
-    """A number that a page shows."""
-
     text: str
     place: int  # place in the page
     measured: bool  # whether it has a unit, a ±, or a score in its sentence
@@ -77,8 +73,6 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a paragraph, or the whole of it."""
-
     paragraph: Paragraph
     start: int  # place in the page
     end: int
@@ -92,7 +86,6 @@ class Part:
 
 
 def paragraphs(text: str) -> list[Paragraph]:
-    """The paragraphs, lists and tables of a page."""
     return [Paragraph(m[0], m.start()) for m in re.finditer(r"(?:^.*\S.*\n?)+", blank(text), re.M)]
 
 

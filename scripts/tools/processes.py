@@ -1,7 +1,5 @@
 """What a command and all processes that it starts take of the machine."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """A hook of mkdocs: pictures and tables of scripts/results become pages of the site, for the pages that show them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 The package bdl is imported where it is needed, so that an interpreter without it can measure another library.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence

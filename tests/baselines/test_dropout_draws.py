@@ -3,8 +3,6 @@
 MC dropout: moments of the draws against closed forms, and against torch's own dropout.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from test_swag import drawn, written

@@ -3,8 +3,6 @@
 Last-layer Laplace against closed forms: the posterior of a linear regression, and of logits.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import math

@@ -3,8 +3,6 @@
 The temperature-scaled point estimate: probabilities of scaled logits, with the temperature that a grid finds.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import toys

@@ -3,8 +3,6 @@
 SWAG: the law of its draws against moments of the iterates that NumPy computes.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

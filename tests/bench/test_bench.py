@@ -1,7 +1,5 @@
 """bench.py: the laws it expects and checks, its clocks, and its reports in tiny rounds."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -33,9 +31,6 @@ def in_new_process(code: str) -> str:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-2000:]
     return result.stdout
-
-
-# ---- law -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +131,6 @@ def test_the_parts_of_an_evaluation_are_measured():
     assert ratios["evaluation / import torch"] == times["evaluation"][0] / times["import torch"][0]
 
 
-# ---- clocks ----------------------------------------------------------------------------------------------------------
-
-
 def run_batches(callback, steps: list[int], max_steps: int = 10**9) -> None:
     for step in steps:
         trainer = SimpleNamespace(global_step=step, max_steps=max_steps)
@@ -162,9 +154,6 @@ def test_turns_come_after_at_least_a_block_of_steps(monkeypatch):
     # Turns at 6, 12 and 18 of 4 calls each; each turn reads the clock twice around its calls and once after them
     assert len(calls) == 12 and len(turns.trainer_times) == len(turns.step_times) == 2
     assert turns.trainer_times == [1e3 / 6, 1e3 / 6]
-
-
-# ---- reports ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

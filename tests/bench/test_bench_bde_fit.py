@@ -1,7 +1,5 @@
 """bench.py bde_fit: the scores that it computes of bde's outputs, and where it writes them. It needs no bde."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of scripts/experiments/candidates: which rows decide, and what the table says of them."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

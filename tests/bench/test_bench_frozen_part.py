@@ -1,7 +1,5 @@
 """bench.py frozen_part: a small network, the three parts, and its file of results."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """bench.py gpu: its page of results, from small sizes on a CPU."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -47,7 +45,6 @@ def test_rows_are_kept_when_the_time_of_a_section_is_over(tmp_path, monkeypatch)
     """Nothing on the way swallows it, as what falls back from a compiler's error would."""
 
     def slow(bench):
-        """Two rows."""
         yield {"ms": 1.0}
         while True:
             try:

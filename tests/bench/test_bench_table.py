@@ -1,7 +1,5 @@
 """bench.py table: what it measures of a run, and the table that it makes of several."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """tools/command.py: every script of a room has a command line, which its `main` describes."""
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The problems of `experiment.py explore`: gradients, descent into modes, and a tiny cell of each method."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

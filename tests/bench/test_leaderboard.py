@@ -1,7 +1,5 @@
 """bench.py leaderboard: distances of averages, the methods that fill them, and its files, in the quick form."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """side_by_side.py: validation rows choose the settings of a method, and what was measured before stays."""
 
-from __future__ import annotations
-
 from benchmarks import side_by_side as bench
 
 

@@ -1,7 +1,5 @@
 """scripts/tabular/budget.py and `--budget` of scripts/experiments/tables.py: the rule by clocks that count calls."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import count
@@ -59,9 +57,6 @@ def numbers() -> Fold:
 @pytest.fixture
 def classes(numbers) -> Fold:
     return Fold(numbers.x, (numbers.y > 0).astype(int), numbers.x_test, (numbers.y_test > 0).astype(int), 2)
-
-
-# ---- the rule --------------------------------------------------------------------------------------------------------
 
 
 def test_a_search_leaves_time_for_the_last_fit_and_begins_with_the_defaults():
@@ -132,9 +127,6 @@ def test_random_settings_lie_in_their_ranges():
     assert {v["c"] for v in values} == {"x", "y"}
 
 
-# ---- methods ---------------------------------------------------------------------------------------------------------
-
-
 def test_all_methods_have_a_rule():
     assert SPACES.keys() | LENGTHS.keys() == METHODS.keys() and FIRST.keys() <= SPACES.keys()
 
@@ -199,9 +191,6 @@ def test_methods_take_the_settings_of_their_search(name: str, numbers, classes, 
         fit = METHODS[name].classes if part.classes else METHODS[name].numbers
         for _ in range(2):
             fit(part, 0, **drawn(space, rng))
-
-
-# ---- cells -----------------------------------------------------------------------------------------------------------
 
 
 def test_cells_at_a_budget_have_lines_and_ranks_of_their_own(tmp_path, monkeypatch):

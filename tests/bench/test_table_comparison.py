@@ -1,7 +1,5 @@
 """scripts/experiments/tables.py and scripts/tabular: scores and ranks against their formulas, folds, and the resume."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -34,9 +32,6 @@ from bdl.posterior.stored_outputs import StoredOutputs
 
 MEAN, STD = np.array([[0.0, 1.0], [2.0, -1.0], [0.5, 0.0]]), np.array([[1.0, 0.3], [0.5, 2.0], [0.2, 0.1]])
 Y = np.array([0.7, -1.5])
-
-
-# ---- scores ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_mixture_has_its_density_and_its_quantiles():
@@ -104,9 +99,6 @@ def test_scores_of_classes_by_hand():
     assert scores["ece"] == pytest.approx((0.1 + 0.6 + 1.0) / 3)
 
 
-# ---- ranks -----------------------------------------------------------------------------------------------------------
-
-
 def test_ranks_are_those_of_demsar():
     assert critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)  # Demsar 2006, section 3.2.3
     scores = np.random.default_rng(0).normal(size=(14, 4)) + [0.0, 0.3, 0.9, 1.2]
@@ -129,9 +121,6 @@ def test_bars_cover_the_longest_runs_of_methods_that_do_not_differ(tmp_path):
     assert few.groups() == [(0, 4)]
     draw({"NLL": ranks, "CRPS": few, "Brier": few}, tmp_path / "a" / "ranks.png")
     assert (tmp_path / "a" / "ranks.png").stat().st_size > 10_000
-
-
-# ---- tables ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -202,8 +191,6 @@ def test_conformal_quantiles_cover_as_they_say():
     below = (fold.y_test < law.quantiles).mean(1)
     np.testing.assert_allclose(below, LEVELS, atol=4 * math.sqrt(0.25 / 200))  # by the 200 rows of the residuals
 
-
-# ---- cells -----------------------------------------------------------------------------------------------------------
 
 FINE = {"crps": 0.3, "crps_se": 0.06, "nll": 0.5, "core_seconds": 1.0}
 

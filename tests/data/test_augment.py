@@ -1,7 +1,5 @@
 """Augmentation against torchvision, its laws, and its dependence on seed, stack, epoch, chain and item alone."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 
@@ -129,9 +127,6 @@ def test_normalisation_is_torchvisions():
     assert inputs.dtype == torch.float32
     torch.testing.assert_close(inputs, expected, atol=1e-5, rtol=1e-5)
     assert torch.equal(torch.cat([NORMALISE(part) for part in x.split(7)]), inputs)
-
-
-# ---- in a loader -----------------------------------------------------------------------------------------------------
 
 
 def loader(batch_size: int = 6, augment: Augment | None = EVERYTHING, **arguments) -> TensorBatches:

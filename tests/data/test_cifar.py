@@ -1,7 +1,5 @@
 """CIFAR: small files in the original format, refused input, both loaders, and the experiments."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path
@@ -40,9 +38,6 @@ def ten(tmp_path, monkeypatch):
 def everything(loader) -> tuple[Tensor, Tensor]:
     x, y = zip(*loader, strict=True)
     return torch.cat(x), torch.cat(y)
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def test_images_and_labels_are_those_of_the_files_in_their_order(folder):
@@ -156,9 +151,6 @@ def test_a_file_is_not_unpickled_before_its_checksum(ten, monkeypatch):
         load_cifar(ten.root, 10)
 
 
-# ---- bad input -------------------------------------------------------------------------------------------------------
-
-
 def refused(*arguments, **named) -> str:
     with pytest.raises(ConfigError) as error:
         CIFARDataModule(*arguments, **named)
@@ -245,9 +237,6 @@ def test_a_failed_download_is_one_line(tmp_path, monkeypatch):
     assert "CIFAR10 cannot be downloaded" in message and "no network" in message and "set data.root" in message
 
 
-# ---- the data module -------------------------------------------------------------------------------------------------
-
-
 def test_evaluation_sees_the_images_normalised_and_as_they_are(folder):
     module = CIFARDataModule(folder.root, folder.classes, 5, augment=Augment(erase=0.5))
     for split in ("train", "test"):
@@ -308,9 +297,6 @@ def test_svhn_is_there_where_its_file_is(ten):
         module.ood()
 
 
-# ---- loader=torch ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("chains", [None, 2])
 def test_a_dataloader_makes_the_same_batches(ten, chains):
     named = dict(batch_size=8, chains=chains, augment=Augment(erase=0.5), seed=3)
@@ -320,9 +306,6 @@ def test_a_dataloader_makes_the_same_batches(ten, chains):
         for (x, y), (u, v) in zip(ours.train_dataloader(), theirs.train_dataloader(), strict=True):
             assert torch.equal(x, u) and torch.equal(y, v)
     assert torch.equal(everything(theirs.train_dataloader().slices())[0], everything(ours.slices("train"))[0])
-
-
-# ---- experiments -----------------------------------------------------------------------------------------------------
 
 
 def configured(experiment: str, steps: int = -1) -> DictConfig:

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.table` and `bdl.advice` with names of columns that Hydra or YAML reads as other values."""
 
-from __future__ import annotations
-
 import subprocess
 import warnings
 

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.dates`: how dates are written, what a network sees of them, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.encoding`: numbers far from all training rows are told by column, row and share."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

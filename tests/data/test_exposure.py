@@ -1,7 +1,5 @@
 """Tests of `bdl.data.exposure`: what a table's column of exposures becomes, and which are refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

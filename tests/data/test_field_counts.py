@@ -1,7 +1,5 @@
 """Tests of `bdl.data.field_counts` and `bdl.data.number_columns`: rows that do not fit the header, however read."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.frame`: columns of numbers that are parsed in parts, and held once."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path

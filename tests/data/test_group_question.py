@@ -1,7 +1,5 @@
 """Tests of `bdl.data.group_question`: columns that repeat as persons do are told, and ordinary ones are not."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.image_losses`: what is lost of images, and copies, are counted and told."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

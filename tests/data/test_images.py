@@ -1,7 +1,5 @@
 """Tests of `bdl.data.images` and `.image_paths`: the same batches from memory and from files, splits, bad images."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.lags`: inputs from earlier rows of a series, which no later row changes."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

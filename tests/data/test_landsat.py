@@ -1,7 +1,5 @@
 """Landsat: shapes, classes, standardisation and the validation split."""
 
-from __future__ import annotations
-
 from collections import Counter
 from importlib.resources import files
 

@@ -3,8 +3,6 @@
 Loaders: the order of batches is a function of (seed, stack, epoch, chain), so it can be resumed anywhere.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 
@@ -217,9 +215,6 @@ def test_slices_keep_the_order_and_the_short_last_batch():
     slices = TensorSlices(torch.arange(N), torch.arange(N), batch_size=5)
     assert torch.equal(torch.cat([y for _, y in slices]), torch.arange(N))
     assert len(slices) == len(list(slices)) == 5
-
-
-# ---- worker processes ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [0, 2])

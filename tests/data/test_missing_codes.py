@@ -1,7 +1,5 @@
 """Tests of `bdl.data.missing_codes`: numbers and dates that stand for missing values are told, and made gaps."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

@@ -1,7 +1,5 @@
 """DataModule: the defaults of everything that bdl asks of data, and other LightningDataModules with these defaults."""
 
-from __future__ import annotations
-
 import lightning as L
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.odd_values`: categories in two spellings and numbers beyond all others are told before a run."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

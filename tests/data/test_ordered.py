@@ -1,8 +1,7 @@
 """Tests of `bdl.data.ordered`: how many items a loader's data are, and their order."""
 
-from __future__ import annotations
-
 import functools
+import warnings
 
 import lightning as L
 import pytest
@@ -190,10 +189,57 @@ def test_a_collate_fn_that_leaves_items_out_is_told(tmp_path):
         fit(tmp_path, DataLoader(ROWS, 35, collate_fn=positive, shuffle=True))
 
 
-@pytest.mark.parametrize("order", [[0] * 70, list(range(35)) * 2, torch.zeros(70, dtype=torch.long)])
-def test_an_order_that_repeats_items_is_told(tmp_path, order):
-    with pytest.warns(BdlWarning, match="prefers some items, and the posterior is that of all 70"):
-        fit(tmp_path, DataLoader(ROWS, 35, sampler=order))
+class Order:
+    """An order of the user's, in batches of 10; `draw` returns the 70 rows of an epoch."""
+
+    def __init__(self, draw):
+        self.draw, self.held = draw, (row for row in ROWS)  # which cannot be copied
+
+    def __iter__(self):
+        return iter(torch.as_tensor(self.draw()).view(-1, 10).tolist())
+
+
+class Doubled(BatchSampler):
+    """One that is built on a random order, and changes its rows."""
+
+    def __iter__(self):
+        return ([row // 2 for row in batch] for batch in super().__iter__())
+
+
+def balanced():
+    return torch.cat([torch.randint(10, (35,)), torch.randint(10, 70, (35,))])
+
+
+ORDERS = {
+    "prefers some": [{"batch_sampler": Order(balanced)}, {"sampler": [*range(70), *range(35), *range(35)]}],
+    "visits 1": [{"sampler": [0] * 70}, {"sampler": torch.zeros(70, dtype=torch.long)}],
+    "visits 35": [
+        {"sampler": list(range(35)) * 2},
+        {"batch_sampler": Order(lambda: list(range(35)) * 2)},
+        {"batch_sampler": Doubled(RandomSampler(range(70)), 10, False)},
+    ],
+    "visits 60": [{"batch_sampler": Order(lambda: torch.randperm(60))}],
+}
+
+
+@pytest.mark.parametrize("words, loader", [(words, each) for words, several in ORDERS.items() for each in several])
+def test_an_order_that_repeats_or_leaves_items_out_is_told(tmp_path, words, loader):
+    with pytest.warns(BdlWarning, match=f"{words} items, and the posterior is that of all 70"):
+        fit(tmp_path, DataLoader(ROWS, **loader))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.randperm(70)[:60],  # leaves out others in each epoch
+        lambda: torch.randint(70, (70,)),
+        lambda: (10 * torch.randint(7, (7, 1)) + torch.arange(10)).flatten(),  # whole groups of rows
+    ],
+)
+def test_an_order_that_draws_all_items_alike_is_not_told(tmp_path, draw):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BdlWarning)
+        fit(tmp_path, DataLoader(ROWS, batch_sampler=Order(draw)))
 
 
 def test_a_stream_that_visits_items_more_than_once_is_told(tmp_path):

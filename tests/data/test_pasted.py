@@ -1,7 +1,5 @@
 """Tests of `bdl.advice` in messages about tables: what they print of the user's words can be pasted into bash."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import warnings

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.table`, `.repeated` and `.exposure`: weights in the labels, and which are refused."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.targets`: what is learned of each, gaps in some of them, and the columns that are refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

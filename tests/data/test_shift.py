@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.shift`: corruptions whose effect on an image is known, and their strength by severity."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

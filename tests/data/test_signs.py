@@ -1,7 +1,5 @@
 """Tests of `bdl.data.signs`: separators and signs of numbers that do not fit are guessed and said, or both named."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

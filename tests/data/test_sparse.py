@@ -1,7 +1,5 @@
 """Tests of `bdl.data.sparse`: which inputs of a wide table are kept, and where all are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -3,8 +3,6 @@
 Tables: what is learned from the training rows, splits, tasks, and one clear line for each kind of bad table.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -48,9 +46,6 @@ def written(folder: Path, table: pd.DataFrame | bytes, name: str = "table.csv") 
 
 def module(folder: Path, table: pd.DataFrame | bytes, **settings) -> TableDataModule:
     return read_table(written(folder, table), **{"target": "y", "drop": ["name"], **settings})
-
-
-# ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
 def test_inputs_are_standardised_numbers_and_number_per_category(tmp_path):
@@ -169,9 +164,6 @@ def test_data_are_named_by_their_training_rows(tmp_path):
     assert first.identity() != module(tmp_path, frame(), split_seed=1).identity()
 
 
-# ---- splits ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_split_by_seed_is_that_of_scikit_learn():
     """Rows 15, 23, ... of airfoil are those of scikit-learn: train_test_split(test_size=.2, random_state=42)."""
     data = read_table("package:airfoil.csv", "target", split_seed=42, batch_size=None)
@@ -216,8 +208,6 @@ def test_validation_rows_come_from_marked_training_rows(tmp_path):
     data = module(tmp_path, table, split_column="part", val_fraction=0.25)
     assert [len(data.tensors(split)[1]) for split in ("train", "val", "test")] == [24, 8, 8]
 
-
-# ---- tasks -----------------------------------------------------------------------------------------------------------
 
 TARGETS = {
     "texts": (["no", "yes"] * 20, "classification", ("no", "yes"), "2 different texts"),
@@ -290,9 +280,6 @@ def test_a_first_column_that_numbers_the_rows_is_left_out(tmp_path, shuffled):
 def test_a_small_table_is_one_batch(tmp_path):
     assert module(tmp_path, frame()).batch_size == 32
     assert read_table("package:airfoil.csv", "target").batch_size == 100
-
-
-# ---- bad tables ------------------------------------------------------------------------------------------------------
 
 
 def with_one(column: str, value: object, row: int = 6) -> pd.DataFrame:
@@ -458,9 +445,6 @@ def test_parquet_keeps_its_categories_and_its_named_index(tmp_path):
     assert data.encoding.inputs.columns[0].levels == ("10115", "20095") and data.input_shape == (3,)
 
 
-# ---- tables as they are ----------------------------------------------------------------------------------------------
-
-
 def test_all_refused_columns_and_target_are_named_in_one_line(tmp_path):
     table = frame().assign(
         note=[f"n{i}" for i in range(ROWS)], a=["1,5"] * 39 + ["2,25"], b=["1,5"] * 20 + ["3,5"] * 20
@@ -519,8 +503,6 @@ def test_all_rows_may_be_for_training(tmp_path):
         data.slices("test")
 
 
-# ---- numbers of every size -------------------------------------------------------------------------------------------
-
 SIZES = {
     "huge": SPREAD / 4 * 1e308, "squares overflow": SPREAD * 1e200, "squares vanish": SPREAD * 1e-200,
     "denormal": SPREAD * 1e-310, "tiny": SPREAD * 1e-13, "whole and large": 2**53 + 2 * np.arange(ROWS)[::-1] ** 2,
@@ -559,9 +541,6 @@ def test_a_new_row_far_beyond_the_others_is_refused(tmp_path):
     encoding = module(tmp_path, frame()).encoding.inputs
     with pytest.raises(ConfigError, match=r"size has 1e\+60 in row 7, too far from the mean .* \(1 of 40 rows\)"):
         encoding.encode(with_one("size", 1e60), "", "rows")
-
-
-# ---- files and texts that would not end ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "kernel"])

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.target_copies`: inputs that are the target in other words are told before a run."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

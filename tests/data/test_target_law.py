@@ -1,7 +1,5 @@
 """Laws that fit a numeric target: repeated values, bounds, positive numbers, and ordinary data that have none of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

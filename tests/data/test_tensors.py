@@ -3,8 +3,6 @@
 TensorDataModule: splits, labels and tasks that fit each other, or one line that says why not.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

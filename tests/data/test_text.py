@@ -1,7 +1,5 @@
 """Texts as data: windows, parts, vocabularies, and N in tokens. Tests of `bdl.contrib.language.text`."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.text_encoding`: tables that are not UTF-8 are read as they were written, or said, or refused."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

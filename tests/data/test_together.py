@@ -1,7 +1,5 @@
 """Tests of `bdl.data.together` and `.split`: groups that no split divides, and the last rows of an order."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of `bdl.data.units`: numbers with units, currencies, other signs and times are read where one reading fits."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -3,8 +3,6 @@
 Tests of `bdl.contrib.density.sample`, with what must not pass: a density without its Jacobian, too much batch noise.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.density.network`, `.ordered`, `.parameters` and `.sample`: densities of named parameters."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

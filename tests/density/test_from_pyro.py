@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.pyro`: a model of Pyro is the density that is written by hand; chains of it run."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from densities import MODELS, in_pyro

@@ -1,7 +1,5 @@
 """A line is appended whole or not at all."""
 
-from __future__ import annotations
-
 import resource
 import signal
 

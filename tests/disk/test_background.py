@@ -1,7 +1,5 @@
 """Tests of `bdl.disk.background`."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

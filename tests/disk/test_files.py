@@ -3,8 +3,6 @@
 Atomic writes: an error leaves the old file and no temporary one.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import platform

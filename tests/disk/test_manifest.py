@@ -1,7 +1,5 @@
 """Manifests: a line for each file, chained by hashes; what they list is read as it was written, or refused."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -114,9 +112,6 @@ def test_a_file_in_parts_is_the_file_in_one(manifest):
     (manifest.folder / "parts").write_bytes(b"three")
     manifest.write("parts", "text", b"one ", b"two")  # the same again: the file is restored without another line
     assert read_listed([manifest], "parts") == b"one two" and manifest.entries()[-1] == parts
-
-
-# ---- the files -------------------------------------------------------------------------------------------------------
 
 
 def test_a_file_is_read_as_it_was_written_or_refused(manifest):

@@ -3,8 +3,6 @@
 One owner per folder: a live process is never robbed, a dead one never blocks, and of many only one wins.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Tests of `bdl.disk.temporary`: what killed processes left in the temporary folder, and what must stay."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

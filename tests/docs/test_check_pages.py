@@ -1,7 +1,5 @@
 """Tests of `scripts/tools/check_pages.py`: which pages it measures, and that it sees what is too wide."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

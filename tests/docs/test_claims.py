@@ -1,7 +1,5 @@
 """Numbers of the README and of docs/ are those of committed results: scripts/check_claims.py and its modules."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess
@@ -55,7 +53,6 @@ def faults(tmp_path):
 
 
 def claim(text: str, **keys) -> str:
-    """An entry of a file of claims."""
     return "\n[[claim]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in {"text": text, **keys}.items())
 
 

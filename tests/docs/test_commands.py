@@ -1,7 +1,5 @@
 """Every command line that the README and the pages of docs/ show is one: it composes and its values are taken."""
 
-from __future__ import annotations
-
 import functools
 import os
 import pkgutil

@@ -1,7 +1,5 @@
 """Tests of gallery.py and gallery_pages.py of `scripts/tools`: every example of docs/gallery runs and has its page."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -49,7 +47,6 @@ def test_the_example_is_in_the_navigation_and_in_the_overview(script):
 
 
 def pages_below(part):
-    """All pages of a part of the navigation."""
     if isinstance(part, str):
         return [part]
     return [page for below in (part if isinstance(part, list) else part.values()) for page in pages_below(below)]

@@ -1,7 +1,5 @@
 """CONTRIBUTING's recipes, followed to the letter in a package of its own: a sampler, a data set, a likelihood."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

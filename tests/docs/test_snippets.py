@@ -1,7 +1,5 @@
 """What the README and the pages of docs/ show runs as it stands: Python blocks, keys, links."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """Tests of `bdl/__init__.pyi` as readers meet it: pyright follows the Python blocks of the README and of docs/."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

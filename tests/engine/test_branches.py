@@ -3,8 +3,6 @@
 Its streams are strict: memory that two of them touch in an order that is left to chance is an error, see `streams`.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from pathlib import Path
@@ -145,8 +143,6 @@ def test_what_no_branch_can_hold_is_refused_in_one_line(simulated):
     assert isinstance(choose_gradient(stack, NLL), InTurn)  # trials of settings have no graphs
 
 
-# ---- a whole run -----------------------------------------------------------------------------------------------------
-
 STEPS = 24
 
 
@@ -186,9 +182,6 @@ def test_a_step_in_branches_is_one_launch_and_waits_for_nothing(simulated, tmp_p
     window = accelerated.Window(8, 18)
     fit(tmp_path, window, every=STEPS)
     assert window.launches == 2 and not window.seen.waits, window.seen  # the second graph is the weighting's
-
-
-# ---- negative controls -----------------------------------------------------------------------------------------------
 
 
 def run(work, pieces: int = 2) -> None:

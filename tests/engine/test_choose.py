@@ -1,7 +1,5 @@
 """Tests of `bdl.engine.choose`, `.single_norms` and `gradient.OnLeaves`: which gradients a graph holds, and how."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import toys

@@ -1,7 +1,5 @@
 """Many networks at once against each of them alone, in double precision."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

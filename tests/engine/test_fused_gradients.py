@@ -4,8 +4,6 @@ On the simulated device a function that changes its results stands for compiled 
 would differ.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from pathlib import Path
@@ -113,8 +111,6 @@ def test_who_fuses(simulated):
     assert not choose.fuses(cnn, NLL, True, torch.device("cpu"))
     assert isinstance(choose_gradient(cnn.to("cpu"), NLL, True, graphs=True), InTurn | Autograd)
 
-
-# ---- whole runs ------------------------------------------------------------------------------------------------------
 
 STEPS = 40
 

@@ -1,7 +1,5 @@
 """Autograd as one form of the gradient, and networks in turn: what they write, and parameters without a gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import toys

@@ -1,7 +1,5 @@
 """`Graphs`: what is recorded when, what a recording reads, and how a bad step is found without running Python."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

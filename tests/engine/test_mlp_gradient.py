@@ -3,8 +3,6 @@
 The written-out chain rule against autograd, and where it steps back for autograd.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -3,8 +3,6 @@
 The compiled MLP gradient: equal to autograd in float64, independent of the other chains and of memory, optional.
 """
 
-from __future__ import annotations
-
 import copy
 import platform
 
@@ -76,9 +74,6 @@ def assert_near(got, wanted, tolerance=2e-5) -> None:
     rest = 0.025 * tolerance * max(b.abs().max() for b in wanted)
     for a, b in zip(got, wanted, strict=True):
         assert a.shape == b.shape and (a.double() - b).abs().max() <= tolerance * b.abs().max() + rest
-
-
-# ---- the numbers -----------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=150, deadline=None)
@@ -232,9 +227,6 @@ def test_subnormal_numbers_are_zero_in_a_call_and_kept_outside(loss):
     assert (small * 0.5).min() > 0
 
 
-# ---- what they may not depend on -------------------------------------------------------------------------------------
-
-
 def test_a_chain_does_not_see_how_many_there_are():
     stack, g, views = in_buffer(network((13, 11, 7)), 5)
     x, y = batch(5, 37, 13, 7)
@@ -305,9 +297,6 @@ def test_a_copy_has_its_own_parameters():
     assert not torch.equal(kernel.losses(x, y), before)
 
 
-# ---- bad numbers -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("activation", ["relu", "silu", "none"])
 def test_inputs_that_are_not_finite_show_in_loss_of_their_chain(activation, bad):
@@ -346,9 +335,6 @@ def test_labels_of_another_shape_are_refused(shape):
     x, _ = batch(2, 11, 5, 3)
     with pytest.raises(ConfigError, match="do not match a batch of shape"):
         kernel_of(stack).write(x, torch.zeros(shape, dtype=torch.int64), views)
-
-
-# ---- where the eager version runs ------------------------------------------------------------------------------------
 
 
 def frozen() -> nn.Module:

@@ -3,8 +3,6 @@
 The posterior of a rate under exposures, the reductions of an offset, and the fast gradient against autograd.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 A ChainStack of a part: the chains differ in it alone, and give what each network alone gives.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Tests of `bdl.engine.prefix`: what comes before the chains' own parameters runs once for all, and gives the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

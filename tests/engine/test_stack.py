@@ -1,7 +1,5 @@
 """ChainStack: its three methods agree, every chain has its own start, and a chain equals the plain network."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import toys
@@ -52,9 +50,6 @@ def tied() -> nn.Module:
     first, second = nn.Linear(6, 6), nn.Linear(6, 6)
     second.weight = first.weight
     return nn.Sequential(first, nn.Tanh(), second)
-
-
-# ---- bmm = vmap = loop = the net itself ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -114,9 +109,6 @@ def test_vmap_runs_images_in_channels_last_on_a_gpu(chains, shared):
         assert stack(x if shared else x.unflatten(0, (chains, B))).shape == (chains, B, 10)
 
 
-# ---- buffers, dropout ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", ["vmap", "loop"])
 def test_every_chain_has_its_own_batch_norm_statistics(method):
     def build() -> nn.Module:
@@ -140,9 +132,6 @@ def test_dropout_differs_between_chains(method, shared):
     out = stack(torch.ones(1, 1) if shared else torch.ones(C, 1, 1))
     assert len({tuple(o) for o in out.flatten(1).tolist()}) == C
     assert set(out.unique().tolist()) == {0.0, 2.0}
-
-
-# ---- starts ----------------------------------------------------------------------------------------------------------
 
 
 def starts(**arguments) -> torch.Tensor:
@@ -200,18 +189,12 @@ def test_frozen_parameters_stay_frozen():
     assert [p.requires_grad for p in stack.parameters()] == [False, True, True, True]
 
 
-# ---- shapes and errors -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_broadcast_sends_one_batch_to_all_chains(shared):
     stack = bdl.ChainStack(MLP((6, 2)), C, shared=shared).double()
     x = features(B)
     expected = bdl.ChainStack(MLP((6, 2)), C, shared=True).double()(x)
     assert torch.equal(stack.broadcast(x), expected) and expected.shape == (C, B, 2)
-
-
-# ---- a chain is the net alone ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["bmm", "vmap", "loop"])

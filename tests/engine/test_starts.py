@@ -3,8 +3,6 @@
 ChainStack: hooks are called, and starts that would be equal are refused.
 """
 
-from __future__ import annotations
-
 import types
 
 import pytest

@@ -3,8 +3,6 @@
 2,000 damages with --all-faults, a few hundred without. Hypothesis chooses them, the same ones in every run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shutil

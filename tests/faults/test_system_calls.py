@@ -3,8 +3,6 @@
 Without --all-faults, the last call of each kind on each kind of file stands for all, thinned to a bound.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the world does around a run: a second writer, a clock that steps, a slow disk, no permission, a lost rank."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -36,9 +34,6 @@ def slow(seconds: float):
     return announce(lambda number, what, path: time.sleep(seconds))
 
 
-# ---- two writers -----------------------------------------------------------------------------------------------------
-
-
 def test_a_second_writer_is_refused_and_first_is_not_disturbed(whole, tmp_path):
     folder = tmp_path / "run"
     first = start_child(training(folder), slow(0.02))
@@ -59,9 +54,6 @@ def test_of_two_that_start_at_once_one_does_the_work(whole, tmp_path):
     else:
         assert "already holds this run, complete" in each[0].out + each[1].out
     assert files(folder) == whole
-
-
-# ---- time ------------------------------------------------------------------------------------------------------------
 
 
 def stepping_clock() -> None:
@@ -101,9 +93,6 @@ def test_a_signal_on_a_slow_disk_stops_in_good_order(whole, tmp_path):
     ended = wait(child)
     assert ended.status == 143 and "the same command resumes from" in messages(ended)[0], ended
     assert goes_on(folder) == whole
-
-
-# ---- permission ------------------------------------------------------------------------------------------------------
 
 
 def without_privileges() -> None:
@@ -166,9 +155,6 @@ def test_an_ended_run_without_permission_can_be_read(whole, locked, tmp_path_fac
     names = [name for name in metrics[0] if name.startswith("test/")]
     assert len(names) > 20 and all(metrics[0][name] == metrics[1][name] for name in names)
     assert files(run) == whole
-
-
-# ---- several processes -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["ddp", "chains"])

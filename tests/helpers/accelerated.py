@@ -1,7 +1,5 @@
 """A Lightning Trainer on the simulated accelerator, and what happens between two steps of a run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import lightning as L

@@ -3,8 +3,6 @@
 python again.py <name> <folder> <steps>
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from dataclasses import dataclass, field

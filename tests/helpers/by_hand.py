@@ -1,7 +1,5 @@
 """Data, predictions and weightings that the tests of the posterior share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch
@@ -9,6 +7,7 @@ import toys
 from torch.func import functional_call
 
 import bdl
+from bdl.likelihoods.base import Likelihood
 from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.stored_outputs import StoredOutputs
@@ -32,7 +31,7 @@ def of_file(tensors, net) -> torch.Tensor:
     return torch.stack(each).softmax(-1).detach()
 
 
-def mixture_of(outputs: torch.Tensor, likelihood: bdl.Likelihood, weights=None) -> PredictiveMixture:
+def mixture_of(outputs: torch.Tensor, likelihood: Likelihood, weights=None) -> PredictiveMixture:
     """Of networks with these outputs (S, n, K), and weights (S,), which are equal where none are given."""
     stored = StoredOutputs()
     stored.add(outputs)

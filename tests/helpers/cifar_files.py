@@ -1,7 +1,5 @@
 """Small CIFAR files in torchvision's layout. They are pickled as those on the web, and torchvision accepts them."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 
@@ -45,7 +43,6 @@ def python2(x: np.ndarray, labels: list[int], key: str) -> bytes:
 
 
 def write_file(path: Path, content: bytes) -> str:
-    """Write the file and return its checksum."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return hashlib.md5(content).hexdigest()

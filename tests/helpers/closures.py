@@ -1,7 +1,5 @@
 """The closure that `Sampler.step` takes, of a loss."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

@@ -5,8 +5,6 @@ line chooses; its values come on top. Hydra and OmegaConf parse each text, list 
 command, twice for each script, which took half of the time of a small run.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools
@@ -38,7 +36,6 @@ def composed(*overrides: str, command: str = "train") -> DictConfig:
 
 
 def compose(*overrides: str, command: str = "train") -> DictConfig:
-    """The configuration as the command gets it."""
     cfg = composed(*overrides, command=command)
     HydraConfig.instance().set_config(cfg)
     with open_dict(cfg):

@@ -1,7 +1,5 @@
 """A contaminated normal law as two laws of scipy, to compare with."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import stats as st
 

@@ -1,7 +1,5 @@
 """Laws that no single step size suits: banana, funnel, double well."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Three models of the textbooks as functions of named parameters, and as models of Pyro."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -108,7 +106,6 @@ MODELS = {"eight_schools": eight_schools, "logistic": logistic, "mixture": mixtu
 
 
 def in_pyro(name: str, batch_size: int | None = None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The model of that name for Pyro, and its arguments."""
     import pyro
     import pyro.distributions as dist
 

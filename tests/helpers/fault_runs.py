@@ -1,7 +1,5 @@
 """The tiny run on which faults are tried, and what has to be the same after them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -61,7 +59,6 @@ def goes_on(folder: Path, *overrides: str) -> dict[str, bytes]:
 
 
 def refused(ended: Ended) -> str:
-    """The one line of a command that was refused."""
     lines = messages(ended)
     assert ended.status == 1 and len(lines) == 1 and lines[0].startswith("bdl: "), ended
     return lines[0]

@@ -4,8 +4,6 @@ A new interpreter spends 6 s of CPU time on imports. A forked one is as new in w
 status, both streams, the environment and the folder. One test per matter starts a new interpreter all the same.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy

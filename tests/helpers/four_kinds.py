@@ -1,7 +1,5 @@
 """The smallest data of each of four kinds, as files, and the options of a command line that samples them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -4,8 +4,6 @@ A command runs in a forked child, in which every call that changes files is coun
 renames, links, removals, and folders. Python's audit events announce all but writes and syncs, whoever makes them.
 """
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io

@@ -1,7 +1,5 @@
 """A linear regression whose posterior is normal, and runs of independent draws from it."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """A logistic regression on 50 of 1,000 items a step, whose moments under NUTS nuts_logistic.json has."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Manifests as a stranger may write them: any lines, chained as they should be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from bdl.disk.manifest import Entry, Manifest

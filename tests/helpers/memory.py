@@ -1,7 +1,5 @@
 """The memory of tensors that are alive, as torch's operators make and free them."""
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode

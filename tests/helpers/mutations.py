@@ -1,7 +1,5 @@
 """Damaged run directories, and what commands make of them: the right result, a warning, or one line of bdl's own."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shutil
@@ -29,9 +27,6 @@ from bdl.run.verify import look
 
 register_resolvers()
 CONF = Path(__file__).parents[2] / "conf"
-
-
-# ---- damage ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -111,9 +106,6 @@ def damages(run: Path) -> st.SearchStrategy[Damage]:
     )  # fmt: skip
 
 
-# ---- what commands make of it ----------------------------------------------------------------------------------------
-
-
 def evaluated(run: Path) -> Any:
     """The metrics of `evaluate.py`, whose page is left out."""
     made: list[dict[str, float]] = []
@@ -151,7 +143,6 @@ def resumed(run: Path, cfg: DictConfig) -> Any:
 
 
 def verified(run: Path) -> list[str]:
-    """What is not whole."""
     return sorted(f"{f.what}: {f.note.replace(str(run), '')}" for f in look(run) if f.state != "whole")
 
 

@@ -5,8 +5,6 @@ python nuts.py <npz with x (N, 2), y (N,), points (K, 2)> <npz for `draws` (S, C
 It runs in a separate process because JAX's threads do not survive the forks that other tests make.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -4,8 +4,6 @@ python nuts_densities.py NAME DRAWS prints a JSON of means, standard deviations 
 nuts_densities.json has them: of 8 chains of 4000 draws of eight_schools, 1500 of mixture, 1000 of logistic.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

@@ -5,8 +5,6 @@ python nuts_logistic.py <npz with X (N, p), y (N,)> <npz for `draws` (S, C, p)> 
 The prior is N(0, 1). It runs in a separate process because JAX's threads do not survive the forks of other tests.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

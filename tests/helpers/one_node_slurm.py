@@ -1,7 +1,5 @@
 """A SLURM of one node on the loopback, without systemd, in a folder of its own. It needs root and SLURM's programs."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

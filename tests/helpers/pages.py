@@ -1,7 +1,5 @@
 """The README, CONTRIBUTING and the pages of docs/, as blocks of code that tests can run."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass
@@ -16,8 +14,6 @@ FENCE = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<co
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block of a page."""
-
     language: str
     title: str | None  # path of the file that the block shows, if it shows one
     code: str
@@ -25,7 +21,6 @@ class Block:
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:
-    """The blocks of some languages, in the order of the page."""
     text = page.read_text()
     return [
         Block(m["language"], m["title"], m["code"], text.count("\n", 0, m.start("code")) + 1)

@@ -1,7 +1,5 @@
 """What the server of `forked` does once, before it forks: it imports what a run needs, and composes a configuration."""
 
-from __future__ import annotations
-
 import arviz_stats  # noqa: F401
 import composing
 

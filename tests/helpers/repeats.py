@@ -1,7 +1,5 @@
 """Repetitions of one claim: some cases of a parametrisation run by default, the others under the slow marker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import pytest

@@ -3,8 +3,6 @@
 python resume.py <row> <weighting> <steps> <checkpoint to load> <file for the end state>
 """
 
-from __future__ import annotations
-
 import math
 import sys
 

@@ -1,7 +1,5 @@
 """Helpers that run the commands, in this process or in one of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

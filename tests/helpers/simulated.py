@@ -242,8 +242,6 @@ class Device(TorchDispatchMode):
             seen.launches += 1
         tape.launch()
 
-    # ---- entering ----
-
     def __enter__(self) -> Device:
         torch._C._ensureCUDADeviceGuardSet()  # type: ignore[attr-defined]
         tensor, as_tensor = torch.tensor, torch.as_tensor
@@ -284,8 +282,6 @@ class Device(TorchDispatchMode):
 
     def _there(self, value: Tensor, device: Any) -> Tensor:
         return value if device is None else value.to(device)
-
-    # ---- running ----
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.run(func, args, kwargs or {})
@@ -369,7 +365,6 @@ class Device(TorchDispatchMode):
             raise RuntimeError(f"Expected all tensors on {self.device}: {name} at {self._line()}")
 
     def waits(self, name: str) -> None:
-        """The host waits for the device."""
         self._refuse_in_capture(f"{name} waits for the device")
         self.streams.synchronise()
         self._count("waits", name)

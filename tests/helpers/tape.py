@@ -1,7 +1,5 @@
 """A stand-in for CUDA graphs on a CPU, as strict as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -87,8 +85,6 @@ class Tape(TorchDispatchMode):
 
 
 class Tapes:
-    """A recorder that remembers its tapes."""
-
     def __init__(self) -> None:
         self.made: list[Tape] = []
 

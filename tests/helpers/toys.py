@@ -1,7 +1,5 @@
 """Small data, networks and runs that several tests share."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,7 +56,6 @@ def sample(
     run_dir: str | Path, steps: int = 8, keep: Any = None, net: nn.Module | None = None, chains: int | None = 2,
     callbacks: Sequence[Callback] = (), collect: dict[str, Any] | None = None, **sampler: Any,
 ) -> bdl.BayesianModule:  # fmt: skip
-    """Run the toy module and leave its samples in `run_dir`."""
     made = module(net, chains, **sampler)
     collector = bdl.CollectSamples(keep or bdl.schedules.EveryStep(0, 2), run_dir, **(collect or {}))
     loader = batches(chains, seed=sampler.get("seed", 0))
@@ -82,7 +79,6 @@ class Memory(Logger):
         pass
 
     def steps(self, name: str) -> list[int | None]:
-        """The steps at which a metric of that name was logged."""
         return [step for step, metrics in self.rows if name in metrics]
 
 

@@ -1,7 +1,5 @@
 """Chains under an adaptive weighting on exact laws, and log psi as a function of energy written anew."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

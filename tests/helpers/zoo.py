@@ -1,7 +1,5 @@
 """A table of every target, small; the tests run over it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

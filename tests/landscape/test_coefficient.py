@@ -4,8 +4,6 @@ A value is compared with its expectation at the finite N of the chain, by Z of i
 losses by a formula, for linear networks of two layers by Gibbs sampling, which shares nothing with the chains.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import replace
@@ -48,9 +46,6 @@ def line(d: int = 4, n: int = 100) -> tuple[nn.Module, DataLoader, torch.Tensor]
     ones = torch.cat([x, torch.ones(n, 1, dtype=D64)], 1)
     h = torch.linalg.eigvalsh(ones.T @ ones / n).repeat(2)
     return net, DataLoader(TensorDataset(x, net(x).detach()), 250, shuffle=True), h
-
-
-# ---- values ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sizes", slow_where(lambda s: s != MODELS[1], [(s,) for s in MODELS]), ids=str)
@@ -129,9 +124,6 @@ def test_parts_are_measured_by_name():
     assert abs(found.value - regular(torch.ones(2), N, T, 1.0)) < Z * found.std_error
 
 
-# ---- negative controls -----------------------------------------------------------------------------------------------
-
-
 def failed(found: bdl.CoefficientEstimate) -> set[str]:
     return {check.name for check in found.checks if check.passed is False}
 
@@ -157,9 +149,6 @@ def test_chains_still_on_their_way_are_seen():
     assert "rest" in failed(found)
     expected, _ = ReducedRank(4, 3, 4, 1).expected(N, T, 1.0, chains=200, sweeps=200)
     assert found.value < 0.8 * expected
-
-
-# ---- the error -------------------------------------------------------------------------------------------------------
 
 
 def estimate_of(trace: torch.Tensor) -> bdl.CoefficientEstimate:
@@ -219,9 +208,6 @@ def test_what_is_not_known_is_not_sound():
     assert not replace(one, heat=math.nan).sound
     assert "temperature" in failed(replace(one, configurational=torch.full((8,), 1.2, dtype=D64)))
     assert "temperature" in failed(replace(one, heat=0.2))
-
-
-# ---- any network, loss and loader ------------------------------------------------------------------------------------
 
 
 class TwoInputs(nn.Module):

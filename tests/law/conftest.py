@@ -1,7 +1,5 @@
 """Every test begins at the same place of its module's random stream, whatever ran before it."""
 
-from __future__ import annotations
-
 import pytest
 
 

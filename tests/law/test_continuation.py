@@ -1,7 +1,5 @@
 """Tests of `bdl.law.continuation`, `.exact` and `bdl.contrib.certificate.certificate`: exact draws stay."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

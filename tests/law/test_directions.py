@@ -1,7 +1,5 @@
 """Tests of `bdl.law.directions`: the temperature along directions, on laws of which it is known."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

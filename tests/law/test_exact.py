@@ -1,7 +1,5 @@
 """Tests of `bdl.law.exact`, `.continuation` and `.thermometer`."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of `bdl.law.measure`: a run whose thermostat lies, and one that is right, as their reports tell them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

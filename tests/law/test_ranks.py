@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.simulation.ranks` and `.prior_draws`."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from scipy import stats

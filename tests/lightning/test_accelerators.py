@@ -53,9 +53,6 @@ class Steps:
         return each
 
 
-# ---- memory of evaluations -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", ["loop", "vmap"])
 def test_a_full_energy_runs_batches_that_fit(method, simulated, monkeypatch, tmp_path):
     """Three networks with 288 numbers an image, at most 2,000 at once: 6 images by the loop, 2 by vmap."""
@@ -90,9 +87,6 @@ def test_files_are_not_read_one_by_one_for_an_accelerator():
     """Images on disk lie on no device: 224 x 224 pixels are one image a batch on a CPU."""
     x, y = torch.zeros(4, 3, 224, 224, dtype=torch.uint8), torch.zeros(4)
     assert TensorSlices(x, y).batch_size == 1 and TensorSlices(x, y).bound(83).batch_size == 83
-
-
-# ---- moving ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -162,9 +156,6 @@ def test_another_gpu_is_named_when_a_run_is_resumed(simulated, monkeypatch):
         Steps("cuda").sampler.load_state_dict(state)
 
 
-# ---- what cannot be recorded, and what is refused --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("compiled", ["auto", True])
 def test_work_that_cannot_be_captured_runs_kernel_by_kernel(compiled, simulated, monkeypatch, tmp_path):
     """A prior that reads a number waits inside the capture. compile=true ends the run, auto warns once and goes on."""
@@ -222,9 +213,6 @@ def test_parameters_in_parts_on_several_devices_are_refused():
 
     with pytest.raises(bdl.ConfigError, match="DTensor, which lies in parts on several devices"):
         bdl.Sampler([DTensor(torch.zeros(3))], bdl.SGLD(), num_data=1, lr=0.1)
-
-
-# ---- the order of the data -------------------------------------------------------------------------------------------
 
 
 def test_a_thread_draws_the_next_epoch_for_an_accelerator(simulated):

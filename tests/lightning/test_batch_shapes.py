@@ -1,7 +1,5 @@
 """Stacks with several inputs, items with several elements, shared batches, and losses that are sums."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

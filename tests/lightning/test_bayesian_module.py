@@ -3,8 +3,6 @@
 BayesianModule, and any other LightningModule that returns a Sampler.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import lightning as L
@@ -56,9 +54,6 @@ class UserModule(L.LightningModule):
             return sampler
         decay = torch.optim.lr_scheduler.ExponentialLR(sampler, 0.5)
         return {"optimizer": sampler, "lr_scheduler": {"scheduler": decay, "interval": "step"}}
-
-
-# ---- nets, stacks, data ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chains", [None, 1, 3])
@@ -126,9 +121,6 @@ def test_full_loss_leaves_a_module_in_eval_mode_as_it_is(tmp_path):
     assert not module.net[1].training and module.net[0].training
 
 
-# ---- losses that sample another law ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
@@ -156,9 +148,6 @@ def test_a_likelihood_gives_no_warning(tmp_path, loss):
         warnings.simplefilter("error", BdlWarning)
         toys.trainer(tmp_path, 2).fit(module, toys.TensorBatches(toys.tensors()[0], y, BATCH))
     assert "loss:" not in module.sampler.explain()
-
-
-# ---- Trainer settings that are refused -------------------------------------------------------------------------------
 
 
 def test_16_mixed_is_refused(tmp_path, monkeypatch):
@@ -259,9 +248,6 @@ def test_lightnings_gradient_clipping_acts(tmp_path):
     toys.trainer(tmp_path, 1, gradient_clip_val=0.01).fit(module, toys.batches(None))
     after = torch.cat([p.detach().flatten() for p in module.parameters()])
     assert (after - before).norm().item() == pytest.approx(0.1 * 0.01, rel=1e-3)
-
-
-# ---- a user's module -------------------------------------------------------------------------------------------------
 
 
 def test_any_module_that_returns_a_sampler_works_in_six_lines(tmp_path):

@@ -3,8 +3,6 @@
 CollectSamples, ModelAverage, Monitor and Schedule against direct computations.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -46,9 +44,6 @@ class Watch(Callback):
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer):
         self.groups.append({k: optimizer.param_groups[0][k] for k in ("lr", "temperature", "zeta")})
-
-
-# ---- CollectSamples --------------------------------------------------------------------------------------------------
 
 
 def test_the_steps_of_the_keep_rule_are_kept(device, tmp_path):
@@ -237,9 +232,6 @@ def test_a_loss_says_what_the_outputs_are(loss, outputs):
     assert outputs_of(loss) == outputs
 
 
-# ---- ModelAverage ----------------------------------------------------------------------------------------------------
-
-
 def slices():
     return DataLoader(TensorDataset(*toys.tensors(seed=2)), batch_size=16)
 
@@ -273,9 +265,6 @@ def test_averaging_leaves_the_chain_and_training_mode_alone(tmp_path):
         assert module.net.training
     assert average.count == 12
     assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in modules), strict=True))
-
-
-# ---- Monitor ---------------------------------------------------------------------------------------------------------
 
 
 def monitored(tmp_path, steps, every=1, **arguments):
@@ -334,9 +323,6 @@ def test_unknown_numbers_are_nan(tmp_path):
     assert all(math.isnan(v) for v in monitor.trace()["noise_ratio"][0])
 
 
-# ---- StepProgress ----------------------------------------------------------------------------------------------------
-
-
 def test_a_log_file_gets_twenty_lines(device, tmp_path, capsys):
     """It gets a line for every 5 % of the steps, with the step and the mean energy per item, and no line twice."""
     progress = [bdl.callbacks.StepProgress()]
@@ -344,9 +330,6 @@ def test_a_log_file_gets_twenty_lines(device, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [int(line.split()[1]) for line in lines] == list(range(3, 61, 3))
     assert all(re.fullmatch(r"step \d+ of 60, \d+ s, \d+ s left  energy per item \d+\.\d{3}", line) for line in lines)
-
-
-# ---- Schedule --------------------------------------------------------------------------------------------------------
 
 
 def test_lr_temperature_and_zeta_are_those_of_the_step(device, tmp_path):
@@ -363,9 +346,6 @@ def test_schedules_count_sampler_steps_under_accumulation(tmp_path):
     schedule = bdl.Schedule(lr=lambda k: 0.1 / (k + 1))
     toys.trainer(tmp_path, 3, [schedule, watch], accumulate_grad_batches=2).fit(toys.module(), toys.batches())
     assert [g["lr"] for g in watch.groups] == pytest.approx([0.1, 0.05, 0.1 / 3])
-
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
 
 
 class Scaled(bdl.BayesianModule):

@@ -1,7 +1,5 @@
 """Lightning's private counters: checked before they are moved, and left alone where they are others."""
 
-from __future__ import annotations
-
 import pytest
 import toys
 from lightning.pytorch.loops import progress

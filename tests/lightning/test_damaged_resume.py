@@ -1,7 +1,5 @@
 """A run whose samples were damaged while it was stopped: it ends with the same files, or it says what is missing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

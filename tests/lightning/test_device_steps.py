@@ -3,8 +3,6 @@
 Kernels, waits of the host, and copies are counted on the simulated device.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 

@@ -1,7 +1,5 @@
 """A chain that diverges under a Trainer: the others go on, its samples are left out, and the report says so."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

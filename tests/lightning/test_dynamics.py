@@ -3,8 +3,6 @@
 What a module gives to dynamics and kernels: per-example gradients, batches of all the data, chains to exchange.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import toys

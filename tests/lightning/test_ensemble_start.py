@@ -3,8 +3,6 @@
 EnsembleStart: the sampler begins at the ensemble, which is kept once, checked, and never trained twice.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lightning as L

@@ -1,7 +1,5 @@
 """Tests of `bdl.lightning.full_gradient` and `bdl.contrib.control.check`, and of control variates inside Lightning."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import lightning as L

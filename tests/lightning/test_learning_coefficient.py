@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.landscape.callback`: measurements along a training, which they leave as it is."""
 
-from __future__ import annotations
-
 import functools
 
 import lightning as L

@@ -3,8 +3,6 @@
 A run heats and rests as tuning promised, or a line says that it does not; a resumed run decides the same.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

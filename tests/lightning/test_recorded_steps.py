@@ -3,8 +3,6 @@
 The runs are in double precision, because in single precision tanh reads a number on a CPU, and MLPKernel runs there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a Trainer refuses to fit with a Sampler: in one line, and no file is written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,8 +44,6 @@ def test_what_does_not_fit_is_refused(tmp_path, module, trainer, words):
         toys.trainer(tmp_path, 8, **settings).fit(toys.module(**module), toys.batches())
     assert "\n" not in str(refused.value) and [p for p in tmp_path.rglob("*") if p.is_file()] == []
 
-
-# ---- a network in parts ----------------------------------------------------------------------------------------------
 
 WORKS = "run it on one device, or on several with strategy=ddp; of a large network sample a part, with only=...$"
 STRATEGIES = {

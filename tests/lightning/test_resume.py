@@ -3,8 +3,6 @@
 A run that was stopped and resumed writes the same files as an uninterrupted one, byte for byte.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 from pathlib import Path

@@ -3,8 +3,6 @@
 The accelerator is the simulated one, which needs no thread: on it the numbers are those of the CPU.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

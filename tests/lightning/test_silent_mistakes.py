@@ -1,7 +1,5 @@
 """Tests of `bdl.run.in_python` and `bdl.likelihoods.losses`: mistakes that pass in silence."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

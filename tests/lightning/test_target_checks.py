@@ -1,7 +1,5 @@
 """Training targets outside the domain of the likelihood are refused before the first step."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

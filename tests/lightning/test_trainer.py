@@ -1,7 +1,5 @@
 """Tests of `bdl.lightning.trainer`: what every Trainer of bdl has, and how one that cannot be made is refused."""
 
-from __future__ import annotations
-
 import lightning as L
 import pytest
 

@@ -1,7 +1,5 @@
 """Tests of `bdl.lightning.visits` and `bdl.lightning.micro_batches`: which items count, and how much."""
 
-from __future__ import annotations
-
 import functools
 import math
 import warnings
@@ -13,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 import bdl
-from bdl.errors import BdlWarning
+from bdl.errors import BdlWarning, ConfigError
 
 LR = 1e-9  # so small that θ stands still, up to the displacement that is measured
 
@@ -143,7 +141,7 @@ PARTS = [
     ({"limit_train_batches": 2}, {}, 20),
     ({"limit_train_batches": 0.5}, {}, 20),
     ({"limit_train_batches": 2}, {"sampler": InOrder(40)}, 20),
-    ({"limit_train_batches": 2}, {"batch_sampler": [[0, 1, 2], [3, 4, 5], [6, 7, 8]]}, 6),
+    ({"limit_train_batches": 2}, {"batch_sampler": torch.arange(40).view(-1, 4).tolist()}, 8),
 ]
 
 
@@ -209,3 +207,18 @@ def test_shuffled_epochs_visit_all_in_the_end(tmp_path, trainer):
         warnings.simplefilter("always", BdlWarning)
         fit(tmp_path, bdl.BayesianModule, 40, 9, loader={"batch_size": 10, "shuffle": True}, **trainer)
     assert told(said) == 0
+
+
+@pytest.mark.parametrize("module_type", [bdl.BayesianModule, Own])
+def test_a_batch_without_items_is_named(tmp_path, module_type):
+    def without_the_last(rows):
+        kept = [(x, y) for x, y in rows if y < 40]
+        return tuple(map(torch.stack, zip(*kept, strict=True))) if kept else (torch.zeros(0, 2), torch.zeros(0, 1))
+
+    with pytest.raises(ConfigError, match="batch 3 of epoch 0 has no items.* leave it out in the collate_fn"):
+        fit(tmp_path, module_type, 40, 9, loader={"batch_size": 13, "collate_fn": without_the_last})
+
+
+def test_a_run_without_a_step_is_pointed_out(tmp_path):
+    with pytest.warns(BdlWarning, match="the run made no step: its loader has no batch"):
+        fit(tmp_path, Own, 40, 9, loader={"batch_size": 50, "drop_last": True})

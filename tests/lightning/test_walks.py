@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.moves`: many steps in one call of compiled code leave what single steps leave, to the byte."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

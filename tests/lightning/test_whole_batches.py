@@ -1,7 +1,5 @@
 """Gradients of all the data have no batch noise, and T_eff says so; parts of a pass have less than independent ones."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -4,8 +4,6 @@ The simulated device counts kernels and waits. Its products of matrices depend o
 are compared within rounding, and random streams to the bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -197,9 +195,6 @@ def test_chains_stacks_seeds_and_steps_have_different_noise(tmp_path, simulated)
     assert relation(tmp_path, [{}, {"stack": 1}, {"seed": 1}]) < 5
 
 
-# ---- negative controls ----
-
-
 def test_a_stream_that_graphs_repeat_is_seen(tmp_path, simulated, monkeypatch):
     """Graphs that leave the stream where it was draw the same numbers in every launch."""
     replay = CUDAGraph.replay
@@ -258,9 +253,6 @@ def test_a_kernel_outside_of_the_graph_is_counted(tmp_path, simulated, monkeypat
     monkeypatch.setattr(GradientSteps, "make", more)
     fit(tmp_path, case, Sees(24, 61, 80))
     assert walks.each > case.kernels
-
-
-# ---- a weighting whose bins a pilot finds ----
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 Several columns of classes are scored and predicted as each of them would be by itself.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -34,7 +32,6 @@ def problem() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def columns(outputs: torch.Tensor, y: torch.Tensor):
-    """Outputs, classes and rows that have one, of each column."""
     for j, part in enumerate(outputs.split(CLASSES, -1)):
         rows = y[:, j] >= 0
         yield part[:, rows], y[rows, j], rows

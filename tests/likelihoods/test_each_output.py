@@ -1,7 +1,5 @@
 """Tests of `bdl.likelihoods.counts` and `.per_target`: settings for each output, and means over outputs."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

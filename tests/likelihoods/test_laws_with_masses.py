@@ -3,8 +3,6 @@
 Laws with masses at points and laws of positive numbers, against integrals of their densities by scipy.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 Likelihoods against torch.distributions and scipy, their gradients against autograd, and the targets they refuse.
 """
 
-from __future__ import annotations
-
 import json
 import math
 

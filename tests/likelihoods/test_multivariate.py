@@ -1,7 +1,5 @@
 """MultivariateNormalNLL against torch.distributions, its marginals, and missing targets."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

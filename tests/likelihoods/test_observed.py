@@ -1,7 +1,5 @@
 """ObservedNLL: the posterior given the targets that are there, its gradients, and the items that it refuses."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of `bdl.likelihoods.ordinal`: the cumulative logit against scipy's logistic law, its mixtures against sums."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.stats as st

@@ -3,8 +3,6 @@
 A row of weight 2 is the row twice, in every form of the gradient, and the law is that of the likelihood inside.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

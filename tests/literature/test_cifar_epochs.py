@@ -1,7 +1,5 @@
 """epochs=short: a common length for the CIFAR tables on a CPU, with the schedules of the full runs compressed."""
 
-from __future__ import annotations
-
 import pytest
 from composing import composed
 from hydra.utils import instantiate

@@ -1,7 +1,5 @@
 """The experiment `cnn`: scores along a run against averages by hand, paired differences, one run from end to end."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from types import SimpleNamespace

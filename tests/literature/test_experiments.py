@@ -1,7 +1,5 @@
 """The parts of experiments that have known answers: energies in one dimension, and races on the ten functions."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Experiments that collect finished runs of scripts/train.py."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

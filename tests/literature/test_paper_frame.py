@@ -1,7 +1,5 @@
 """The frame of the experiments: files appear whole or not at all, tables are Markdown, bad input gets one line."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -32,9 +30,6 @@ def broken(context: Context) -> Result:
 def registered(monkeypatch):
     for name, run in (("tiny", tiny), ("broken", broken)):
         monkeypatch.setitem(REGISTRY, name, Experiment(name, "nobody 2024", f"The {name} one", run))
-
-
-# ---- the frame -------------------------------------------------------------------------------------------------------
 
 
 def test_an_experiment_leaves_pictures_table_and_numbers(registered, script, tmp_path):
@@ -80,9 +75,6 @@ def test_plain_values_are_json():
     json.dumps(plain(given), allow_nan=False)
 
 
-# ---- the command line ------------------------------------------------------------------------------------------------
-
-
 def test_list_names_every_experiment(script):
     status, out, err = script("--list")
     assert (status, err) == (0, [])
@@ -112,9 +104,6 @@ def test_folder_that_cannot_be_written_gets_one_line_before_run(registered, scri
     (tmp_path / "file").write_text("")
     monkeypatch.setitem(REGISTRY, "tiny", Experiment("tiny", "", "", lambda context: pytest.fail("it ran")))
     assert "choose another --out" in refusal(script("tiny", "--out", str(tmp_path / "file")))
-
-
-# ---- experiments -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

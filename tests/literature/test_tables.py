@@ -1,7 +1,5 @@
 """Parts of the tables with known answers: the author's code, the listing's law, edges by hand, modes at cycle ends."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

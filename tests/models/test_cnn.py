@@ -1,7 +1,5 @@
 """The CNN is that of the post, whose ReLU comes before the pooling."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """The small GPT: it sees no later token, and chains of it run in every way. Tests of `bdl.contrib.language.gpt`."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """LoRA by peft: adapters are sampled and stored as any part. Tests of `bdl.contrib.language.lora`."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import sys

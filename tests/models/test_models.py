@@ -3,7 +3,7 @@
 Networks: shapes, sizes, and filter response norm and residual blocks against their formulas.
 """
 
-from __future__ import annotations
+from functools import partial
 
 import pytest
 import torch
@@ -77,9 +77,17 @@ def test_wrn_16_4_has_the_parameters_of_its_paper(classes, parameters):
 
 
 @pytest.mark.parametrize("norm", ["batch", "filter_response"])
-@pytest.mark.parametrize("activation", ["relu", "swish"])
-def test_wide_resnet_maps_images_to_logits(norm, activation):
-    net = WideResNet(10, 1, 7, dropout=0.2, norm=norm, activation=activation).eval()
+@pytest.mark.parametrize(
+    "build",
+    [
+        partial(WideResNet, 10, 1, 7, dropout=0.2, activation="relu"),
+        partial(WideResNet, 10, 1, 7, dropout=0.2, activation="swish"),
+        partial(ResNet, 8, num_classes=7, shortcut="A", activation="swish"),
+        partial(ResNet, 8, num_classes=7, shortcut="B", activation="swish"),
+    ],
+)
+def test_networks_map_images_to_logits(build, norm):
+    net = build(norm=norm).eval()
     assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
     assert (list(net.buffers()) == []) is (norm == "filter_response")
 
@@ -113,14 +121,6 @@ def test_weights_start_with_the_variance_of_he_et_al(net):
             ratio = w.square().mean() * w.shape[1] / 2
             assert abs(ratio - 1) < 5 * (2 / w.numel()) ** 0.5
     assert not net.linear.bias.any()
-
-
-@pytest.mark.parametrize("norm", ["batch", "filter_response"])
-@pytest.mark.parametrize("shortcut", ["A", "B"])
-def test_resnet_maps_images_to_logits(norm, shortcut):
-    net = ResNet(8, num_classes=7, shortcut=shortcut, norm=norm, activation="swish").eval()
-    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
-    assert (list(net.buffers()) == []) is (norm == "filter_response")
 
 
 def test_shortcut_a_takes_every_second_pixel_and_pads_with_zeros():

@@ -1,7 +1,5 @@
 """Models of transformers from a folder. Tests of `bdl.contrib.language.pretrained` and `bdl.models.logits`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

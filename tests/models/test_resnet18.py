@@ -1,7 +1,5 @@
 """ResNet18 of `bdl.models.resnet`: its size and shape, and that it is the network of its formula."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Runs that several tests of the posterior read."""
 
-from __future__ import annotations
-
 import pytest
 import toys
 from by_hand import NUMBERS_X, NUMBERS_Y, settled_run

@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.export` and `.diagnostics`: the tree against numbers by hand, and arviz_stats on it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.calibrated`: what is fitted on one evaluation and scored on another."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

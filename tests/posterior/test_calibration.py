@@ -1,7 +1,5 @@
 """Temperature scaling and split-conformal prediction: known answers, and the coverage that is promised."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -114,9 +112,6 @@ def test_bad_fits_are_refused_in_one_line(act, words):
     with pytest.raises(ConfigError, match=words) as caught:
         act(classes(torch.full((8, 2), 0.5)), normal(torch.zeros(8, 1), 1.0))
     assert "\n" not in str(caught.value)
-
-
-# ---- groups ----------------------------------------------------------------------------------------------------------
 
 
 def test_groups_of_one_item_are_items():

@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.notes`: the checks beside the verdict, at their thresholds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -26,24 +24,20 @@ def test_confidence_is_judged_by_the_calibration_error():
     assert [level("Calibration", test__bma__ece=e) for e in (0.01, 0.05, 0.2)] == ["ok", "look", "bad"]
 
 
-def test_an_average_worse_than_one_sample_is_called_bad():
-    def average(nll: float, accuracy: float) -> str:
-        one = {"test__one_sample__nll": 0.3, "test__one_sample__accuracy": 0.9}
-        return level("Average", **one, test__bma__nll=nll, test__bma__accuracy=accuracy)
-
-    assert [average(0.25, 0.92), average(0.35, 0.92), average(0.25, 0.85), average(0.35, 0.85)] == [
-        "ok", "look", "look", "bad",
-    ]  # fmt: skip
-
-
-def test_numbers_are_judged_by_rmse_and_nll_may_be_negative():
-    def average(nll: float, rmse: float) -> str:
-        one = {"test__one_sample__nll": -1.0, "test__one_sample__rmse": 0.2}
-        return level("Average", **one, test__bma__nll=nll, test__bma__rmse=rmse)
-
-    assert [average(-1.0, 0.2), average(-0.9, 0.2), average(-1.1, 0.3), average(-0.9, 0.3)] == [
-        "ok", "look", "look", "bad",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("score", "one", "averages"),
+    [
+        ("accuracy", (0.3, 0.9), [(0.25, 0.92), (0.35, 0.92), (0.25, 0.85), (0.35, 0.85)]),
+        ("rmse", (-1.0, 0.2), [(-1.0, 0.2), (-0.9, 0.2), (-1.1, 0.3), (-0.9, 0.3)]),
+    ],
+)
+def test_an_average_worse_than_one_sample_is_called_bad(score, one, averages):
+    """By NLL, which may be negative, and by this score."""
+    metrics = {"test__one_sample__nll": one[0], f"test__one_sample__{score}": one[1]}
+    levels = [
+        level("Average", **metrics, **{"test__bma__nll": nll, f"test__bma__{score}": value}) for nll, value in averages
+    ]
+    assert levels == ["ok", "look", "look", "bad"]
 
 
 def test_intervals_are_judged_by_the_calibration_of_quantiles():

@@ -1,7 +1,5 @@
 """Scores of classes against scikit-learn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

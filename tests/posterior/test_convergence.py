@@ -1,7 +1,5 @@
 """The Monte Carlo error of averages, mixing of predictions and energies, and errors of traces, on known laws."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.metrics`, and of what evaluations hand to the verdict: traces and averages of chains."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -10,6 +8,7 @@ import torch
 from scipy import stats
 
 import bdl
+from bdl.likelihoods.base import Likelihood
 from bdl.posterior.diagnostics import repeat_error
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.passes import evaluation_of
@@ -22,7 +21,7 @@ def randn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=GENERATOR)
 
 
-def evaluated(likelihood: bdl.Likelihood, y: torch.Tensor, outputs: torch.Tensor) -> PosteriorEvaluation:
+def evaluated(likelihood: Likelihood, y: torch.Tensor, outputs: torch.Tensor) -> PosteriorEvaluation:
     """outputs: (draws, chains, n, K)."""
     made = evaluation_of(likelihood, y, outputs.shape[1])
     for round_ in outputs:
@@ -30,7 +29,7 @@ def evaluated(likelihood: bdl.Likelihood, y: torch.Tensor, outputs: torch.Tensor
     return made
 
 
-def constant_nll(likelihood: bdl.Likelihood, y: torch.Tensor, seen: torch.Tensor | None) -> float:
+def constant_nll(likelihood: Likelihood, y: torch.Tensor, seen: torch.Tensor | None) -> float:
     return float(evaluation_of(likelihood, y, 1).constant_losses(seen).mean())
 
 

@@ -1,7 +1,5 @@
 """R-hat and effective sample sizes where the answer is known."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ The divergence is compared with torch.distributions; a student of one network ca
 average is nearer to it than any of its networks, for every kind of prediction.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

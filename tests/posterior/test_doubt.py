@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.doubt`: a recorded verdict is told once where samples are read again."""
 
-from __future__ import annotations
-
 import json
 import warnings
 

@@ -1,7 +1,5 @@
 """EnergyHistogram: psi and the multiplier as the sampler evaluates them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from bdl.posterior.energy_histogram import EnergyHistogram

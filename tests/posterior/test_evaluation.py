@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.evaluation` and `.class_evaluation`, against scores computed by hand from every sample."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -32,6 +30,14 @@ def test_one_sample_and_the_averages_against_hand_computed_ones(run, posterior):
     assert evaluation.curve.nll[-1] == pytest.approx(metrics["bma/nll"], rel=1e-5)
     assert evaluation.log_probs.shape == (2, 8, len(X))
     np.testing.assert_allclose(evaluation.log_probs[1, 3, 5], p[3, 1, 5, Y[5]].log(), rtol=1e-5)
+
+
+def test_an_evaluation_shows_its_scores(posterior):
+    evaluation = posterior.evaluate(TensorSlices(X, Y))
+    lines, metrics = str(evaluation).splitlines(), evaluation.metrics()
+    assert lines[0] == f"ClassEvaluation of {len(X)} items by 2 chains"
+    assert f"  bma         accuracy {metrics['bma/accuracy']:.3g}, nll {metrics['bma/nll']:.3g}" in lines
+    assert "ValueEvaluation of 3 items by 1 chain" == str(ValueEvaluation(bdl.GaussianNLL(0.5), torch.zeros(3, 1), 1))
 
 
 @pytest.mark.parametrize("draws", [3, 10, 13])

@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.functions`: each network's outputs and draws, lazily and in slices; one network kept."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What a run is worth: the four heads, and what a report then advises."""
 
-from __future__ import annotations
-
 import pytest
 from test_verdict import GOOD
 

@@ -1,7 +1,5 @@
 """What the files of bdl.posterior import. Imports under TYPE_CHECKING count as imports."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from pathlib import Path

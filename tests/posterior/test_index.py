@@ -1,7 +1,5 @@
 """The index of samples: what the manifest lists counts once, whatever else is in the file, and no name leads out."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 
@@ -44,26 +42,20 @@ def listing(store: SampleStore) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(store.folder.iterdir())}
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_doubled_line_counts_once(store, path):
     before = store.records()
     path.write_bytes(path.read_bytes() + path.read_bytes().splitlines(keepends=True)[1])
     assert store.records() == before
 
 
-@pytest.mark.parametrize("name", ["index-0 (copy).jsonl", "index-00.jsonl", "index-.jsonl", "index-2.jsonl"])
-def test_a_copied_index_counts_nothing(store, path, name):
-    before = store.records()
-    (store.folder / name).write_bytes(path.read_bytes())
-    assert store.records() == before
+INDICES = ["index-0 (copy).jsonl", "index-00.jsonl", "index-.jsonl", "index-2.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["manifest-0 (copy).jsonl", "manifest-00.jsonl"])
-def test_a_copied_manifest_counts_nothing(store, name):
+@pytest.mark.parametrize("name", [*INDICES, "manifest-0 (copy).jsonl", "manifest-00.jsonl"])
+def test_a_copied_index_or_manifest_counts_nothing(store, path, name):
     before = store.records()
-    (store.run_dir / name).write_bytes(store.manifest(0).path.read_bytes())
+    original = path if name in INDICES else store.manifest(0).path
+    (original.parent / name).write_bytes(original.read_bytes())
     assert store.records() == before
 
 
@@ -146,9 +138,6 @@ def test_values_of_another_type_are_a_damaged_line(store, path, field):
     list_line(store, Record(**values))
     with pytest.raises(StoreError, match="line 5 of .* is damaged"):
         store.records()
-
-
-# ---- what a checkpoint knows -----------------------------------------------------------------------------------------
 
 
 def test_an_index_that_is_a_folder_is_named(store, path):

@@ -4,8 +4,6 @@ The posterior of a linear regression is normal, so that the expected loss of a t
 the training items. Autograd differentiates it: the infinitesimal jackknife, which shares nothing with the covariances.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from linear_run import D64, NOISE, TEST, TRAIN, N, law, store
@@ -35,7 +33,7 @@ def posterior(tmp_path_factory):
     return store(tmp_path_factory.mktemp("normal"))
 
 
-def errors_away(found: bdl.Influence, exact: torch.Tensor) -> float:
+def errors_away(found: covariance.Influence, exact: torch.Tensor) -> float:
     return float(((found.values - exact) / found.std_error).abs().max())
 
 

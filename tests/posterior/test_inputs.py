@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.inputs`: a prediction is the same in whatever form its inputs come."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

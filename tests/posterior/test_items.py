@@ -1,7 +1,5 @@
 """Tests of `bdl.display` and `bdl.posterior.items`: parts and tables of predictions, and what objects show."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 import torch

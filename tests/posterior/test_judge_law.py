@@ -1,7 +1,5 @@
 """Which temperature judges: single directions and energies where they were measured, and no mean of a thermostat."""
 
-from __future__ import annotations
-
 import pytest
 from test_verdict import GOOD
 

@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.judge_modes`, `.modes`: chains in modes and slow chains get words by their trend."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.signal import lfilter

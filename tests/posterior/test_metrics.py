@@ -1,7 +1,5 @@
 """Bins, the parts of scores and of uncertainties, against formulas evaluated by hand and against independent loops."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

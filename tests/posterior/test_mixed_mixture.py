@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.mixed_mixture` and `.roots`: mixtures of laws with masses, and of positive numbers."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -3,8 +3,6 @@
 Running moments against numpy in double precision.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

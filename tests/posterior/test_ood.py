@@ -1,7 +1,5 @@
 """Out-of-distribution scores against scikit-learn, and against the networks of a posterior one by one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -3,8 +3,6 @@
 Samples of a part: they hold what is sampled, the frozen part lies beside them once, and a changed one is refused.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 

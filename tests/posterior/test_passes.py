@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.passes`: numbers that are evaluated in slices of the items score as all of them together."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import tempfile

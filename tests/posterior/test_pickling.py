@@ -1,7 +1,5 @@
 """A posterior in memory outlives its files, and computes in the precision of its network."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 

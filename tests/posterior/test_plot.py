@@ -3,8 +3,6 @@
 Every picture holds the numbers that it is made from, on the axis that it was given.
 """
 
-from __future__ import annotations
-
 import matplotlib
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Importance weights of chains that share psi, and of chains that do not, on two modes of .25 and .75."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 The average as one module: equal to `predict`, saved, loaded and exported.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import toys
@@ -95,8 +93,6 @@ def test_means_by_likelihood():
 
 
 class Encoder(nn.Module):
-    """A transformer of tokens."""
-
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(11, 8)

@@ -3,8 +3,6 @@
 Posterior against averages computed by hand.
 """
 
-from __future__ import annotations
-
 import weakref
 
 import numpy as np
@@ -42,9 +40,6 @@ def test_every_number_is_that_of_double_precision(run, posterior, monkeypatch, l
         torch.testing.assert_close(getattr(prediction, name).double(), values, atol=1e-6, rtol=0, msg=name)
     torch.testing.assert_close(posterior.evaluate(TensorSlices(X, Y)).bma.double(), p.mean(0), atol=1e-6, rtol=0)
     assert (prediction.probs - p.log().mean(0).softmax(-1)).abs().max() > 1e-3  # logits are not averaged
-
-
-# ---- memory and files ------------------------------------------------------------------------------------------------
 
 
 def test_samples_and_chains_are_counted(posterior):

@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.judgements` and `.heads` where one class is rare: limits follow the scale of the data."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.recorded`: another network of the same shapes, or another likelihood, is told at `load`."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest
@@ -10,7 +8,7 @@ from torch import nn
 
 import bdl
 from bdl.data import TensorBatches
-from bdl.identity import architecture
+from bdl.identity import architecture, identity
 from bdl.posterior.recorded import of_likelihood, of_network
 
 TANH = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
@@ -74,9 +72,17 @@ def _layer() -> dict:
 
 def test_kinds_of_likelihoods_are_compared():
     gaussian, classes = bdl.GaussianNLL(0.1), bdl.CategoricalNLL()
-    assert of_likelihood(gaussian, bdl.GaussianNLL(0.2)) is None and of_likelihood(None, classes) is None
+    assert of_likelihood(gaussian, bdl.GaussianNLL(0.1)) is None and of_likelihood(None, classes) is None
     assert of_likelihood(nn.CrossEntropyLoss(), classes) is None and of_likelihood(gaussian, None) is None
     assert "GaussianNLL" in str(of_likelihood(gaussian, bdl.StudentTNLL(4.0)))
+
+
+def test_settings_of_likelihoods_are_compared_where_the_run_has_some():
+    recorded = identity(bdl.GaussianNLL([0.1, 0.2]))
+    assert of_likelihood(recorded, bdl.GaussianNLL((0.1, 0.2))) is None
+    line = str(of_likelihood(recorded, bdl.GaussianNLL(0.5)))
+    assert "sampled with GaussianNLL(std=(0.1, 0.2)), and GaussianNLL(std=0.5) is given" in line
+    assert of_likelihood(identity(nn.MSELoss()), bdl.GaussianNLL(0.5)) is None  # the scale that the loss lacks
 
 
 def test_load_says_so(tmp_path):

@@ -3,8 +3,6 @@
 Probabilities of exactly 0 and 1, on the borders of bins, ties, a class that is absent, one item, none.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

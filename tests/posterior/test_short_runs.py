@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.judge_rest` on short first runs: one advice, which is to take a longer run."""
 
-from __future__ import annotations
-
 import pytest
 from test_verdict import GOOD
 

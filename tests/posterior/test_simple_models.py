@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.simple_models`: what a linear model and a Gaussian process predict, by their formulas."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

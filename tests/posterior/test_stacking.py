@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.stacking` and `.stacking_file`: the weights are optimal, and follow the evidence."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Drifts and slow directions: seen where they are, and rarely where they are not, with powers that are stated."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

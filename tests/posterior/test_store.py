@@ -3,8 +3,6 @@
 Samples on disk: samples come back as written, damage is named, and nothing is written partially.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -62,9 +60,6 @@ def index(store: SampleStore, stack: int = 0) -> Path:
     return store.folder / f"index-{stack}.jsonl"
 
 
-# ---- samples come back as written ------------------------------------------------------------------------------------
-
-
 def test_a_record_comes_back_as_it_was_written(tmp_path):
     store = SampleStore(tmp_path)
     written = write(store, 7, energy_full=[0.1 + 0.2, 1e9 + 1e-6])
@@ -112,9 +107,6 @@ def test_truncating_drops_a_line_that_a_crash_cut_short(store):
     store.truncate(0, 3)
     write(store, 4)
     assert [r.step for r in store.records()] == [1, 2, 3, 4]
-
-
-# ---- damage is named -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [1, 30, 200])
@@ -294,9 +286,6 @@ def test_a_damaged_weighting_is_named(tmp_path):
         store.weighting(0)
 
 
-# ---- nothing is written partially ------------------------------------------------------------------------------------
-
-
 def full_disk(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -373,9 +362,6 @@ def test_energies_that_overflow_are_not_written(tmp_path):
 def test_an_index_is_json_that_other_tools_read(store):
     for line in index(store).read_text().splitlines():
         assert json.loads(line, parse_constant=pytest.fail)["format_version"] == 2
-
-
-# ---- targets ---------------------------------------------------------------------------------------------------------
 
 
 OTHER_RUNS = {

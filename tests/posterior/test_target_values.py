@@ -1,7 +1,5 @@
 """Scores of each of several targets: those of a prediction of this target alone, in its units and without its gaps."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

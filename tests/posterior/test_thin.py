@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.thin`: the chosen networks against a search by hand, their scores, and their store."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Tokens: perplexity, entropies, the coloured text. Tests of `bdl.posterior.outputs`, `bdl.posterior.report.text`."""
 
-from __future__ import annotations
-
 import math
 import shutil
 

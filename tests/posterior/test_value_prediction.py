@@ -3,8 +3,6 @@
 Predictions of numbers and of labels, against scipy and against every network by hand.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 from pathlib import Path
@@ -313,9 +311,6 @@ def test_probabilities_outside_their_range_are_refused(q):
         prediction.interval(q)
 
 
-# ---- scores ----------------------------------------------------------------------------------------------------------
-
-
 def test_scores_against_formulas_written_out():
     prediction, law, w = make(bdl.HeteroscedasticNLL())
     y = targets(bdl.HeteroscedasticNLL())
@@ -348,9 +343,6 @@ def test_targets_from_the_law_itself_are_calibrated(likelihood):
     wide = prediction.mean + 3 * (y - prediction.mean)
     far = wide.round().clamp_min(0) if likelihood.counts else wide
     assert value_metrics(prediction, far)["quantile_error"] > 0.1
-
-
-# ---- from a run ------------------------------------------------------------------------------------------------------
 
 
 def outputs_of_all(folder, net) -> torch.Tensor:
@@ -432,9 +424,6 @@ def test_several_labels_are_predicted_each_by_itself(tmp_path):
     accuracy = ((p.mean(0) > 0.5) == y.bool()).double().mean().item()
     assert (metrics["bma/nll"], metrics["bma/accuracy"]) == pytest.approx((nll, accuracy), rel=1e-5)
     assert callbacks[1].metrics["nll"] == pytest.approx(nll, rel=1e-5)
-
-
-# ---- runs that do not say what their outputs mean --------------------------------------------------------------------
 
 
 def test_a_run_that_does_not_say_is_asked_about_in_one_line(regression, tmp_path):

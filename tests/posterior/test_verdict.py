@@ -3,8 +3,6 @@
 The verdict: what it says of good runs, and of each fault that a run can have.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Finished runs that several tests read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -166,9 +166,6 @@ def test_a_stack_on_each_of_two_devices_draws_what_it_draws_alone(tmp_path):
     assert len(list((tmp_path / "both" / "samples").glob("0*"))) == 6
 
 
-# ---- a process that hangs --------------------------------------------------------------------------------------------
-
-
 def hangs(folder: Path, hook: str) -> None:
     """The second process stands still in its fourth step."""
     torch.set_num_threads(1)

@@ -3,8 +3,6 @@
 What null and auto stand for: it follows from the configuration, and the precision from the CPU too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -86,8 +84,6 @@ def test_cores_are_those_that_the_process_may_use():
         os.sched_setaffinity(0, allowed)
     assert usable_cores() == len(allowed)
 
-
-# ---- precision -------------------------------------------------------------------------------------------------------
 
 IMAGES = ("data=cifar10", "model=resnet20", "chains=1")
 PRECISIONS = [  # flags, overrides, precision

@@ -1,7 +1,5 @@
 """Bad input ends a command with one line and status 1, and destroys nothing."""
 
-from __future__ import annotations
-
 import multiprocessing
 import shutil
 from concurrent.futures import ProcessPoolExecutor

@@ -1,7 +1,5 @@
 """Baselines from the command line: their draws are samples of the run, which every other command reads."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.simulation.calibrate`: exact samplers rank the truth uniformly, heated ones do not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of `bdl.run.section`, `.evaluate`, `.predict`, `.records`: a run with calibrate=, and its predictions."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """sampler.prior.mean=start from the command line: one centre for all stacks, kept by a resumed run; refusals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.certificate.certify` and `.continued`: a heated run is told, an exact one not."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

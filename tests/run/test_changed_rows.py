@@ -1,7 +1,5 @@
 """Rows that have changed since a run are named as the cause, and so are arguments that are no table."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sweeps on clusters: what a job asks for, and a job that its scheduler stops goes on where it was; files of docs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -27,9 +25,6 @@ LONG = (
     "logger=none", "chains=2", "stacks=2", "model.sizes=[36,6]", "collect.keep.burn_in=200", "collect.keep.every=400",
     "checkpoint_every=200", "train_items=50",
 )  # fmt: skip
-
-
-# ---- an srun on the PATH ---------------------------------------------------------------------------------------------
 
 
 def program(folder: Path, name: str, text: str) -> None:
@@ -65,9 +60,6 @@ def test_nor_in_python(tmp_path, monkeypatch):
         assert assemble([], tmp_path, accelerator="cpu", devices=1).max_epochs is None
 
 
-# ---- what a job asks for ---------------------------------------------------------------------------------------------
-
-
 def launcher(name: str, *overrides: str):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra [cluster]")
     command.register_sweeps()
@@ -89,9 +81,6 @@ def test_a_slurm_job_asks_for_what_its_run_uses():
 def test_a_local_job_starts_its_processes_itself():
     asked = launcher("submitit_local", "trainer=chains", "trainer.devices=4", "trainer.accelerator=gpu")
     assert asked.tasks_per_node == 1 and asked.gpus_per_node == 4
-
-
-# ---- a job that its scheduler stops ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -127,8 +116,6 @@ def test_without_a_scheduler_nothing_is_asked(tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert not launch.preempted() and signal.SIGUSR2 not in launch.ending_signals()
 
-
-# ---- the array of jobs, and the container ----------------------------------------------------------------------------
 
 ARRAY = ROOT / "docs" / "cluster" / "sweep.sbatch"
 BDL = """printf "%s\\n" "$@" > given; trap "exit 143" TERM; echo > begun
@@ -221,9 +208,6 @@ def wait_for_sample(sweep: Forked, folder: Path, seed: int = 0) -> Path:
     return found[0].parents[1]
 
 
-# ---- two nodes under torchrun ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "chains"])
 def test_two_nodes_under_torchrun_sample_what_two_processes_do(tmp_path, kind):
@@ -246,9 +230,6 @@ def test_two_nodes_under_torchrun_sample_what_two_processes_do(tmp_path, kind):
     kept = samples(tmp_path / "nodes")
     assert len(kept) > 12 and kept == samples(tmp_path / "one")
     assert (tmp_path / "nodes" / "metrics.json").read_bytes() == (tmp_path / "one" / "metrics.json").read_bytes()
-
-
-# ---- SLURM -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

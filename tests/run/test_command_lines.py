@@ -3,8 +3,6 @@
 Bad command lines: each is refused in one line that names the key, and nothing is left behind.
 """
 
-from __future__ import annotations
-
 import functools
 import pickle
 

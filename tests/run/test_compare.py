@@ -3,8 +3,6 @@
 bdl compare: rows of equal settings, means over seeds computed by hand, and runs that are not compared.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

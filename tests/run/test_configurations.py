@@ -3,8 +3,6 @@
 Every configuration composes and runs, under every scheduler, sampler and trainer.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

@@ -3,8 +3,6 @@
 W&B and TensorBoard: an offline run is read back record by record, and an event file image by image.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import struct

@@ -1,7 +1,5 @@
 """conf/ and the constructors agree: equal defaults, or a comment that says why YAML has another value."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from pathlib import Path

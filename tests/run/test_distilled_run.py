@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.distillation.command`: what it writes and refuses; and a thinned run under the commands."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """on_divergence= of train.py: a chain of one of two stacks diverges inside a block, and all commands leave it out."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -3,8 +3,6 @@
 Without --all-faults every third name runs on one kind, the kinds in turn, besides the cells of the default suite.
 """
 
-from __future__ import annotations
-
 import pytest
 from composing import CONF
 from four_kinds import KINDS, write_data

@@ -1,7 +1,5 @@
 """Tests of `bdl.run.section` and `.predict` with an exposure: from the table to the predictions of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of `bdl.run.help`, `.completion`, `.directory`: --help, completion, and what differs in a folder."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

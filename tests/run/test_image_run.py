@@ -1,7 +1,5 @@
 """A folder of images from the command line: as many outputs as classes, from memory and from files alike."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.influence.command`: the table and the page of a run, and what rows look like."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 import torch

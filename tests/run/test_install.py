@@ -3,8 +3,6 @@
 An installed bdl is complete, and its commands answer before they import torch.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tables whose target has repeated values, is positive, has levels or several columns of classes, to predictions."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -24,7 +22,6 @@ def table(zeros: float) -> pd.DataFrame:
 
 
 def run(folder, frame: pd.DataFrame, *overrides: str) -> str:
-    """A finished run on a table."""
     frame.to_csv(folder / "table.csv", index=False)
     of_data = (f"data.path={folder / 'table.csv'}", "data.target=y", "model.sizes=null")
     whole(folder / "run", *SHORT, *of_data, *overrides)

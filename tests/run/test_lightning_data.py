@@ -1,7 +1,5 @@
 """A LightningDataModule that was not written for bdl: sampled, tuned and reported, or refused in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.landscape.llc`: the command on a run, on its start, and on a checkpoint."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Memory that is freed stays with the process, and the garbage of a run stays small."""
 
-from __future__ import annotations
-
 import gc
 import sys
 

@@ -1,7 +1,5 @@
 """Tests of `bdl.run.objective`: a misspelt metric is refused before the first run of a sweep."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

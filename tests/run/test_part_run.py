@@ -1,7 +1,5 @@
 """sampler.only=... and start=checkpoint from the command line: samples, report, and one-line refusals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 What a configuration decides once, and what the data add: the parts that the rest of a run takes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -39,9 +37,16 @@ def test_the_data_complete_a_stack(tmp_path):
     assert stack.settings["sampler"]["num_data"] == 4435
 
 
-def test_a_likelihood_of_numbers_is_refused_for_classes(tmp_path):
-    plan = planned(f"run_dir={tmp_path}", "loss=normal")
-    with pytest.raises(ConfigError, match="is a likelihood of numbers, and the task is classification"):
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("loss=normal", "is a likelihood of numbers, and the task is classification"),
+        ("sampler.num_data=7", "sampler.num_data = 7, but the training data have 4435 items"),
+    ],
+)
+def test_what_does_not_fit_the_data_is_refused(tmp_path, override, message):
+    plan = planned(f"run_dir={tmp_path}", override)
+    with pytest.raises(ConfigError, match=message):
         plan.of_stack(0, plan.data(0).build())
 
 
@@ -62,12 +67,6 @@ def test_what_tuning_found_completes_plan_and_leaves_its_folder(tmp_path):
     stack = tuned.of_stack(0, tuned.data(0).build())
     assert stack.motion.sampler.lr == 0.125 and (tuned.hash, tuned.folder) == (plan.hash, plan.folder)
     assert stack.settings["sampler"]["lr"] == 0.125
-
-
-def test_another_n_than_that_of_the_data_is_refused(tmp_path):
-    plan = planned(f"run_dir={tmp_path}", "sampler.num_data=7")
-    with pytest.raises(ConfigError, match="sampler.num_data = 7, but the training data have 4435 items"):
-        plan.of_stack(0, plan.data(0).build())
 
 
 def test_a_plan_cannot_be_changed(tmp_path):

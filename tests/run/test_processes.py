@@ -5,8 +5,6 @@ One chain on two processes is the chain on one process with twice the batch; fai
 The tests run on CPUs with gloo. `ddp` and `Recorder` are the work of each process, and they also make the reference.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -97,7 +95,6 @@ def sample(
 
 
 def ddp(folder: Path) -> None:
-    """The work of one process."""
     torch.set_num_threads(1)
     process = process_info()
     record: dict[str, Any] = {}
@@ -372,8 +369,6 @@ def test_processes_on_a_device_are_a_number(concurrent):
     with pytest.raises(bdl.ConfigError, match=f"trainer.concurrent must be a number .* got {concurrent}"):
         count_processes("cpu", 1, concurrent)
 
-
-# ---- fork and spawn --------------------------------------------------------------------------------------------------
 
 THREADS = """
 import threading

@@ -1,7 +1,5 @@
 """The progress of an evaluation: silent while it is short, a few lines in a log file, a bar on a terminal."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

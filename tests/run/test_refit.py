@@ -1,7 +1,5 @@
 """Tests of `bdl.run.train`, `.plan`, `.write_report` and `.predict`: refit=all, a posterior of all rows of a table."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

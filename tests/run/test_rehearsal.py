@@ -1,7 +1,5 @@
 """Tests of `bdl.run.rehearsal` and `bdl.lightning.first_batch`: what the end needs is asked before the first step."""
 
-from __future__ import annotations
-
 import functools
 
 import lightning as L

@@ -3,8 +3,6 @@
 Three modules that were not written for bdl, each from its plain form to samples, predictions and a report.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import dataclass

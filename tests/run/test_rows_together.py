@@ -1,7 +1,5 @@
 """Tests of tables whose rows are not exchangeable, from the command to preds.csv: groups, an order, lags, encodings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

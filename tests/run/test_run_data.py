@@ -1,7 +1,5 @@
 """Tests of `bdl.run.run_data`: a run reads its table once, whatever processes carry its stacks."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
@@ -45,7 +43,6 @@ def section(path: Path, **arguments: object) -> Section:
 
 
 def facts(section: Section, data: RunData) -> list[object]:
-    """All that a stack takes of its data."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BdlWarning)
         module = data.build(section)

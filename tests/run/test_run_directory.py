@@ -3,8 +3,6 @@
 Run directories are complete, and several of them merge into one posterior.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import warnings
@@ -141,9 +139,6 @@ def test_wandb_runs_offline(tmp_path, script):
 def test_every_job_of_a_sweep_has_a_wandb_run_of_its_own():
     ids = [compose("run_dir=x", "logger=wandb", o).logger.id for o in ("seed=0", "seed=1", "stack=1", "sampler=sgld")]
     assert len(set(ids)) == 4
-
-
-# ---- several runs ----------------------------------------------------------------------------------------------------
 
 
 def test_two_runs_are_one_posterior(script, run, second, tmp_path):

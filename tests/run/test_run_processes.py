@@ -3,8 +3,6 @@
 Runs in separate processes: signals lose nothing, and several processes make one run.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import signal
@@ -54,14 +52,10 @@ def test_a_refusal_in_a_process_of_its_own(tmp_path):
     assert len(err.splitlines()) == 1 and "sampler=nuts: there is no such sampler" in err and "Traceback" not in err
 
 
-# ---- several processes -----------------------------------------------------------------------------------------------
-
-
 SHORTER = (*LONG, "trainer.max_steps=400", "collect.keep.every=10", "collect.keep.burn_in=20", "checkpoint_every=100")
 
 
 def on_two(kind: str, folder: Path, *overrides: str) -> Forked:
-    """Two processes."""
     batches = ("sampler=sghmc",) if kind == "ddp" else ()  # all the data are no batch that can be dealt out
     return start(f"trainer={kind}", "trainer.accelerator=cpu", f"hydra.run.dir={folder}", *batches, *overrides)
 

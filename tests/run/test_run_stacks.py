@@ -3,8 +3,6 @@
 Who carries them, and how often they are stopped, does not change a byte.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Tests of `bdl.run.in_python`, `.begun` and `bdl.data.fingerprint`: one call samples a network and goes on."""
 
-from __future__ import annotations
-
 import functools
 import html
 import io

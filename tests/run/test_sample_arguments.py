@@ -3,8 +3,6 @@
 The list holds what `bdl.sample` and `bdl.Sampler` take by name, and no more.
 """
 
-from __future__ import annotations
-
 import inspect
 
 import bdl

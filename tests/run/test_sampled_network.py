@@ -1,7 +1,5 @@
 """Tests of `bdl.run.sampled_network`: a network or what builds it, and what energies over all the data cost."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Tests of `bdl.run.sampler_settings`: the arguments of a sampler, before there is one."""
 
-from __future__ import annotations
-
 import inspect
 
 import torch

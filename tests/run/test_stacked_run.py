@@ -1,7 +1,5 @@
 """Tests of `bdl.run.stacking`: runs whose chains have weights, in the report, the predictions and on disk."""
 
-from __future__ import annotations
-
 import json
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """start=adamw from the command line: scores beside the posterior's, on any number of stacks, resumed exactly."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of `bdl.run.jobs`, `bdl.contrib.comparison.status`: what is told of the jobs of a sweep, and of runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Whether a stored config.yaml describes the samples beside it."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

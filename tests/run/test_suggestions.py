@@ -1,7 +1,5 @@
 """Tests of `bdl.run.suggestions` and `bdl.run.console`: misspelled keys, and pipes whose reader has gone."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -3,8 +3,6 @@
 A sweep optimises the metric that a run returns.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -3,8 +3,6 @@
 A table from the command line to predictions: what the data decide, what a run records, and preds.csv.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -386,9 +384,6 @@ def test_evaluate_reads_table_again_and_refuses_a_changed_one(script, classes, t
             assert "data.path is no longer the table or folder of this run" in refusal(script(*command))
     finally:
         (classes / "table.csv").write_bytes(before)
-
-
-# ---- configuration ---------------------------------------------------------------------------------------------------
 
 
 def test_the_contents_of_a_table_name_run_and_its_place_does_not(tmp_path):

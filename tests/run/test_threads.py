@@ -1,7 +1,5 @@
 """Tests of `bdl.run.threads`: one rule for how many threads torch has, at every door, and none is left changed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

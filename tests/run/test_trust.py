@@ -3,8 +3,6 @@
 A stranger's config.yaml builds public parts of bdl, torch.nn and Lightning, and nothing else.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

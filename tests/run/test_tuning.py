@@ -3,8 +3,6 @@
 tune=auto and budget from the command line: what is found is recorded, reused, and kept out of the hash.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

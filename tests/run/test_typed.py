@@ -1,7 +1,5 @@
 """Tests of `bdl.run.typed`: what is printed to do next runs as the person at the terminal types it."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

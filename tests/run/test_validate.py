@@ -3,8 +3,6 @@
 Which values of YAML may stand for which annotations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack

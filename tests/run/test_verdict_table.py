@@ -1,7 +1,5 @@
 """The verdict on simulated runs of known kinds: the bounds that docs/verdict.md states."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

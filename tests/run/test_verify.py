@@ -1,7 +1,5 @@
 """verify names every damaged file, and no command trusts a damaged or strange run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -157,9 +155,6 @@ def test_no_run_directory(script, tmp_path):
     assert "is not a run directory" in refusal(script("verify", f"run={tmp_path}"))
 
 
-# ---- evaluate --------------------------------------------------------------------------------------------------------
-
-
 def edit(path: Path, **changes) -> None:
     config = OmegaConf.load(path)
     for key, value in changes.items():
@@ -243,9 +238,6 @@ def test_a_config_that_would_hang_or_crash_is_refused(copy, name):
     damage(copy / "config.yaml")
     with pytest.raises(ConfigError, match=f"config.yaml is damaged .*{words}"):
         read_run(copy)
-
-
-# ---- the directory of a run ------------------------------------------------------------------------------------------
 
 
 LEFT = {

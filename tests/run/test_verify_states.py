@@ -1,7 +1,5 @@
 """Tests of `bdl.run.verify`: files of nobody, of another program, of a writer at work, and of runs inside of a run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

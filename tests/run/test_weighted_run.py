@@ -1,7 +1,5 @@
 """Tests of `bdl.run.section` and `bdl.posterior.outputs` with weights of rows: a whole run on each task."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests of `bdl.parts`: without contrib, the core imports, trains, resumes, predicts and reports."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Wrong arguments in Python: of sampling in one call, samplers, stacks and posteriors. One line for each."""
 
-from __future__ import annotations
-
 import signal
 
 import lightning as L

@@ -1,7 +1,5 @@
 """The one table of samplers that all parametrised tests read: a new sampler is one row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """`Sampler.advance`, the short way from a known gradient, is `Sampler.step`."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from closures import closure_of
@@ -10,6 +8,7 @@ from torch import Tensor
 
 import bdl
 from bdl.samplers.potential import BoundGradient
+from bdl.samplers.weighting.base import Weighting
 
 CHAINS, D, STEPS = 4, 6, 50
 DYNAMICS = {
@@ -34,7 +33,7 @@ WEIGHTINGS = {"flat": bdl.Flat(), "weighted": bdl.AdaptiveWeight(low=0.0, high=3
 class Quadratic:
     """θ (CHAINS, D) in two tensors, one of them a matrix, with the loss |θ - c|² / 20 around centres that move."""
 
-    def __init__(self, dynamics: bdl.Dynamics, weighting: bdl.Weighting):
+    def __init__(self, dynamics: bdl.Dynamics, weighting: Weighting):
         start = torch.Generator().manual_seed(3)
         self.params = [torch.randn(CHAINS, *s, generator=start).requires_grad_() for s in ((2,), (2, 2))]
         self.sampler = bdl.Sampler(

@@ -1,6 +1,4 @@
-"""Tests of `bdl.samplers.backpropagated`: closures whose gradient is not that of the loss that they return."""
-
-from __future__ import annotations
+"""Tests of `bdl.samplers.backpropagated` and `bdl.samplers.given_gradients`: gradients that are not the loss's."""
 
 import sys
 import warnings
@@ -8,13 +6,14 @@ import warnings
 import lightning as L
 import pytest
 import torch
+import torch.utils.checkpoint
 from closures import closure_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
 from bdl.errors import BdlWarning
-from bdl.samplers.backpropagated import leaves_of
+from bdl.samplers.backpropagated import leaves_among, nodes_of
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +40,7 @@ def thrice_by_hand(loss):
 
 
 def put(loss, factor=1):
-    leaves = list(leaves_of(loss))
+    leaves = leaves_among(nodes_of(loss))
     for leaf, gradient in zip(leaves, torch.autograd.grad(factor * loss, leaves), strict=True):
         leaf.grad = gradient
 
@@ -94,19 +93,19 @@ def test_other_ways_to_the_same_gradient_pass(back, chains):
 
 def clipped(loss):
     loss.backward()
-    torch.nn.utils.clip_grad_value_([leaf for leaf in leaves_of(loss)], 1e-9)
+    torch.nn.utils.clip_grad_value_(leaves_among(nodes_of(loss)), 1e-9)
 
 
 def replaced(loss):
     loss.backward()
-    for leaf in leaves_of(loss):
+    for leaf in leaves_among(nodes_of(loss)):
         leaf.grad = leaf.grad / 2
 
 
 @pytest.mark.parametrize("back", [clipped, replaced])
 @pytest.mark.parametrize("chains", [None, 2])
 def test_gradients_that_are_changed_afterwards_are_told_once(back, chains):
-    with pytest.warns(BdlWarning, match="changes the gradients after it back-propagates") as told:
+    with pytest.warns(BdlWarning, match="changes the gradients after they are back-propagated") as told:
         steps(back, chains)
     assert len(told) == 1
 
@@ -133,6 +132,136 @@ def test_gradients_that_nobody_zeroes_are_told_once(zeroes):
     assert len(told) == (not zeroes) and all("adds to the gradients of the step before" in line for line in told)
 
 
+def told_by(step, num_data=40):
+    """The warnings of four steps of `step(net, sampler)`."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    sampler = bdl.Sampler(net.named_parameters(), bdl.SGHMC(), num_data=num_data, lr=1e-4)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            step(net, sampler)
+    assert all(w.filename == __file__ for w in said)
+    return [str(w.message) for w in said]
+
+
+def on_weights(net, factor):
+    net[0].weight.register_hook(lambda g: None if factor is None else factor * g)
+
+
+def on_a_module(net, factor):
+    net[2].register_full_backward_hook(lambda m, sent, got: factor and tuple(factor * g for g in sent))
+
+
+def before_a_module(net, factor):
+    net[2].register_full_backward_pre_hook(lambda m, got: factor and tuple(factor * g for g in got))
+
+
+def on_an_activation(net, factor):
+    def hooked(m, x, out):
+        out.register_hook(lambda g: None if factor is None else factor * g)
+
+    net[1].register_forward_hook(hooked)
+
+
+@pytest.mark.parametrize("factor", [None, 100])
+@pytest.mark.parametrize("hook", [on_weights, on_a_module, before_a_module, on_an_activation])
+def test_hooks_that_change_gradients_are_told_and_those_that_read_them_pass(hook, factor):
+    def step(net, sampler):
+        if sampler.steps == 0:
+            hook(net, factor)
+        x = torch.randn(10, 3)
+        sampler.step(closure_of(sampler, lambda: net(x).square().mean()))
+
+    told = told_by(step)
+    assert len(told) == (factor is not None) and all("a hook changes gradients while they are" in line for line in told)
+
+
+def test_a_checkpoint_that_makes_a_pass_within_a_pass_is_no_second_one():
+    def step(net, sampler):
+        x = torch.randn(10, 3, requires_grad=True)
+        checkpoint = torch.utils.checkpoint.checkpoint
+        sampler.step(closure_of(sampler, lambda: checkpoint(net, x, use_reentrant=True).square().mean()))
+
+    assert told_by(step) == []
+
+
+def mse(outputs, y, reduction="sum"):
+    return nn.functional.mse_loss(outputs, y, reduction=reduction)
+
+
+SUMS = [
+    mse,
+    lambda outputs, y: (outputs - y).square().sum(),
+    lambda outputs, y: 0.5 * (outputs - y).abs().sum(),
+    lambda outputs, y: nn.functional.binary_cross_entropy_with_logits(outputs, y.sigmoid(), reduction="sum"),
+]
+MEANS = [
+    lambda outputs, y: mse(outputs, y) / len(y),
+    lambda outputs, y: 0.1 * mse(outputs, y),
+    lambda outputs, y: mse(outputs, y, "mean"),
+    lambda outputs, y: ((outputs - y).square() * torch.full((10, 1), 0.1)).sum(),
+    lambda outputs, y: (outputs - y).square().mean(0).sum(),
+    lambda outputs, y: (outputs - y).square().sum(-1).mean(),
+]
+
+
+@pytest.mark.parametrize("loss, told", [*((loss, True) for loss in SUMS), *((loss, False) for loss in MEANS)])
+def test_a_sum_over_the_items_is_told(loss, told):
+    def step(net, sampler):
+        x = torch.randn(10, 3)
+        sampler.step(closure_of(sampler, lambda: loss(net(x), x[:, :1])))
+
+    lines = told_by(step)
+    assert len(lines) == told and all("a sum over (10, 1): take the mean over the items" in line for line in lines)
+    assert told_by(step, num_data=1) == []  # N = 1 is how one gives the energy itself
+
+
+def by_itself(net, sampler):
+    net(torch.randn(10, 3)).square().mean().backward()
+
+
+def after_zeros(net, sampler):
+    sampler.zero_grad(set_to_none=False)
+    by_itself(net, sampler)
+
+
+def by_the_network(net, sampler):
+    net.zero_grad()
+    by_itself(net, sampler)
+    by_itself(net, sampler)
+
+
+def and_clips(net, sampler):
+    by_the_network(net, sampler)
+    nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+
+
+def and_unscales(net, sampler):
+    scaler = torch.amp.GradScaler("cpu")
+    sampler.zero_grad()
+    scaler.scale(net(torch.randn(10, 3)).square().mean()).backward()
+    scaler.unscale_(sampler)
+
+
+LOOPS = [
+    (by_itself, "loss.backward() adds to the gradients of the step before"),
+    (and_clips, "the loop changes the gradients after they are back-propagated"),
+    (after_zeros, None),
+    (by_the_network, None),
+    (and_unscales, None),
+]
+
+
+@pytest.mark.parametrize("loop, words", LOOPS)
+def test_what_a_loop_without_a_closure_does_to_the_gradients_is_told_once(loop, words):
+    def step(net, sampler):
+        loop(net, sampler)
+        sampler.step()
+
+    told = told_by(step)
+    assert len(told) == (words is not None) and all(words in line for line in told)
+
+
 class Trained(L.LightningModule):
     def __init__(self, factor):
         super().__init__()
@@ -148,17 +277,60 @@ class Trained(L.LightningModule):
         return bdl.Sampler(self.named_parameters(), bdl.SGHMC(), num_data=40, lr=0.01)
 
 
+def fit(folder, module, **trainer):
+    L.Trainer(
+        max_steps=3, max_epochs=-1, accelerator="cpu", logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False, default_root_dir=folder,
+        callbacks=[bdl.CollectSamples(bdl.schedules.EveryStep(1, 1))], **trainer,
+    ).fit(module, DataLoader(TensorDataset(torch.randn(40, 3)), 10, shuffle=True))  # fmt: skip
+
+
 @pytest.mark.parametrize("factor, parts, told", [(1, 1, 0), (3, 1, 1), (1, 2, 0)])
 def test_a_module_that_scales_its_loss_is_told(tmp_path, factor, parts, told):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        L.Trainer(
-            max_steps=3, max_epochs=-1, accelerator="cpu", logger=False, enable_progress_bar=False,
-            enable_model_summary=False, enable_checkpointing=False, default_root_dir=tmp_path, gradient_clip_val=1e-3,
-            accumulate_grad_batches=parts, callbacks=[bdl.CollectSamples(bdl.schedules.EveryStep(1, 1))],
-        ).fit(Trained(factor), DataLoader(TensorDataset(torch.randn(40, 3)), 10, shuffle=True))  # fmt: skip
+        fit(tmp_path, Trained(factor), accumulate_grad_batches=parts, gradient_clip_val=1e-3)
     assert sum("once and unscaled" in str(w.message) for w in said) == told
     assert not any("changes the gradients" in str(w.message) for w in said)
+
+
+class Hooked(Trained):
+    """A module whose gradients change in one of Lightning's hooks, or in its graph."""
+
+    def __init__(self, hook):
+        super().__init__(1)
+        self.hook = hook
+        if hook == "register_hook":
+            self.net.weight.register_hook(lambda g: 10 * g)
+
+    def _scale(self, hook):
+        for p in self.parameters():
+            if self.hook == hook:
+                p.grad.mul_(10)
+
+    def on_after_backward(self):
+        self._scale("on_after_backward")
+
+    def on_before_optimizer_step(self, optimizer):
+        self._scale("on_before_optimizer_step")
+
+    def configure_gradient_clipping(self, *_, **__):
+        self._scale("configure_gradient_clipping")
+
+
+HOOKS = ["on_after_backward", "on_before_optimizer_step", "configure_gradient_clipping", "register_hook", "none"]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_module_that_changes_its_gradients_is_told(tmp_path, hook, parts):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fit(tmp_path, Hooked(hook), accumulate_grad_batches=parts)
+    told = [str(w.message) for w in said if issubclass(w.category, BdlWarning)]
+    words = ("the gradient is not the loss's", "a hook changes", "changes the gradients after")
+    wanted = {"none": [False] * 3, "register_hook": [True, True, False]}.get(hook, [False, False, True])
+    assert [any(each in line for line in told) for each in words] == wanted
 
 
 def test_a_kernel_that_calls_the_closure_often_tells_it_once():

@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.batch_sizes`: a batch counts for its items, in a plain loop."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

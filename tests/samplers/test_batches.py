@@ -3,8 +3,6 @@
 Real mini-batches of a regression: subtracting batch noise is right for independent batches, and for those alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -51,9 +49,6 @@ def test_independent_batches_heat_by_t_eff_and_shuffled_by_less():
     assert predicted == pytest.approx(bound, rel=0.05) and predicted > 1.5
     assert independent == pytest.approx(predicted, rel=0.06)
     assert shuffled < bound - 0.4
-
-
-# ---- the estimate ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

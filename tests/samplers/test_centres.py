@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.priors.centres`: where a prior is centred, in every sampler, saved and resumed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -97,9 +95,6 @@ def test_configurational_temperature_is_measured_around_centre():
     each = torch.stack(seen).mean(0)  # (C,) of independent chains
     error = float(each.std()) / 2000**0.5
     assert error < 0.01 and abs(float(each.mean()) - 1) < 4.5 * error + 0.3**2 / 4  # BAOAB's error of order lr²
-
-
-# ---- what a mean is --------------------------------------------------------------------------------------------------
 
 
 def sampler_of(prior, net=None, chains=None, **settings) -> bdl.Sampler:
@@ -215,9 +210,6 @@ def test_bad_means_are_refused(family, mean):
 def test_means_that_do_not_fit_are_refused(mean, words):
     with pytest.raises(bdl.ConfigError, match=words):
         sampler_of(bdl.Gaussian(mean=mean))
-
-
-# ---- saved and resumed -----------------------------------------------------------------------------------------------
 
 
 def steps(sampler: bdl.Sampler, net: nn.Module, count: int) -> torch.Tensor:

@@ -4,8 +4,6 @@ Every dynamics of the table that has both forms is compared. `tests/lightning/te
 call with single ones.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

@@ -67,7 +67,6 @@ class Chains:
         return self.sampler.moves.compiled.takes(self.sampler.prior, N, now.lr, now.temperature)
 
     def follow(self, other: Chains) -> None:
-        """Go where the other chains are."""
         for mine, theirs in zip(self.params, other.params, strict=True):
             mine.data.copy_(theirs.data)
         self.sampler.load_state_dict(other.sampler.state_dict())

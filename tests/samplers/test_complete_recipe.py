@@ -5,8 +5,6 @@ sampler that has a name. Γ is compared with central differences. Negative contr
 skew, past the check that refuses it.
 """
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
@@ -37,9 +35,6 @@ def thermostat(friction=0.5) -> bdl.Recipe:
     D = [[0, 0, 0], [0, friction, 0], [0, 0, 0]]
     Q = [[0, -1, 0], [1, 0, lambda z: z.m / len(z.m)], [0, lambda z: -z.m / len(z.m), 0]]
     return bdl.Recipe(D, Q, vectors=["m"], scalars={"xi": 0.0})
-
-
-# ---- the dynamics that bdl has by hand -------------------------------------------------------------------------------
 
 
 def walk(dynamics, lr: float, temperature: float, chains=None, d=3, steps=130) -> torch.Tensor:
@@ -118,8 +113,6 @@ def test_readings_are_those_of_sghmc():
     expected = bdl.SGLD(P).noise_ratio(dense.chain.state, v, 0.1, 0.5)
     torch.testing.assert_close(dense.dynamics.noise_ratio(dense.chain.state, v, 0.1, 0.5), expected)
 
-
-# ---- Γ ---------------------------------------------------------------------------------------------------------------
 
 FIELDS = {"theta": True, "m": True, "xi": False, "eta": False}
 BLOCKS = {
@@ -210,9 +203,6 @@ def test_gamma_that_cannot_be_found_is_refused(given, message: str):
     block = only_block(given)
     with pytest.raises(ConfigError, match=message):
         block.at_with_divergence({"theta": torch.linspace(-1, 1, 5000)[None]})
-
-
-# ---- laws, without random numbers ------------------------------------------------------------------------------------
 
 
 def covariance_error(dynamics, lr: float, tau: float = 0.7, V=None) -> np.ndarray:
@@ -318,9 +308,6 @@ def test_law_in_a_double_well_without_gamma_is_seen(name: str, without_gamma):
     assert abs(2 * halved - error) > 2e-2
 
 
-# ---- batch noise -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", ["given", "estimated"])
 def test_known_batch_noise_is_subtracted_exactly(how: str):
     """At any lr the covariance is that without batch noise; without the subtraction it is 45% hotter."""
@@ -334,9 +321,6 @@ def test_known_batch_noise_is_subtracted_exactly(how: str):
         np.testing.assert_allclose(got, exact, rtol=1e-8)
         plain = linear_step(momentum(friction), PRECISION, lr, 0.7).theta_covariance(V)
         assert np.trace(PRECISION.numpy() @ (plain - exact)) / 2 / 0.7 == pytest.approx(0.45, rel=0.4)
-
-
-# ---- bad input -------------------------------------------------------------------------------------------------------
 
 
 def lines(**arguments):
@@ -432,9 +416,6 @@ def test_a_function_that_turns_bad_is_refused_at_the_next_check():
         for _ in range(9):
             theta.grad = theta.detach().clone()
             sampler.step(lambda: theta.detach().sum())
-
-
-# ---- what a user sees ------------------------------------------------------------------------------------------------
 
 
 def test_a_recipe_says_what_it_is():

@@ -1,7 +1,5 @@
 """The configurational temperature <θ, ∇U>/d: T in equilibrium, the true temperature of a heated chain."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from literature.targets import Chains, GaussianLaw

@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.control.variate`, `bdl.samplers.batch_gradient`, `.estimator` and `.explanation`."""
 
-from __future__ import annotations
-
 import io
 import itertools
 from dataclasses import replace
@@ -33,9 +31,6 @@ from bdl.samplers.batch_noise import EVERY
 Z = 4.5  # standard errors
 FIXED = bdl.ControlVariate(every=10**9)
 CHAINS = 100
-
-
-# ---- the estimate ----
 
 
 class Items:
@@ -117,9 +112,6 @@ def test_batch_noise_is_estimated_at_anchors_of_all_ages(every: int):
     assert abs(sum(seen) / len(seen) - (every - 1) / 2) <= 0.5
 
 
-# ---- laws ----
-
-
 def linear(dynamics, lr: float, noise: torch.Tensor) -> torch.Tensor:
     """(D,) variances along AXES over those of the posterior, for gradients whose errors have this covariance."""
     covariance = torch.as_tensor(linear_step(dynamics, H, lr, 1 / N).theta_covariance(noise.numpy()))
@@ -189,9 +181,6 @@ def test_an_anchor_too_far_away_is_spoken_of():
         regression.theta.add_(20.0)
     regression.run(40)
     assert "a larger batch at the same cost gives less" in regression.sampler.explain()
-
-
-# ---- plumbing ----
 
 
 def copy_of(state):
@@ -314,9 +303,6 @@ def test_parameters_that_move_to_another_type_take_anchor_along():
     net.double()
     sampler.step(lambda: closure(slice(20, 40)))
     assert sampler.evaluation.anchor.dtype == D64 and net.weight.dtype == D64
-
-
-# ---- refusals ----
 
 
 def build(**settings) -> bdl.Sampler:

@@ -3,8 +3,6 @@
 Energies by control variates: what the noise of a batch becomes, and that nothing else of the step changes.
 """
 
-from __future__ import annotations
-
 import functools
 
 import lightning as L

@@ -4,8 +4,6 @@ CCHMC has the law of a linear regression in every direction where batches bring 
 SGNHT and a variance per coordinate have not. Draws have the covariance of batch gradients, by enumeration.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 
@@ -26,9 +24,6 @@ from bdl.errors import ConfigError
 Z = 4.5  # standard errors
 D64 = torch.float64
 ADAPT = 2000
-
-
-# ---- draws ----
 
 
 def test_contrasts_are_orthonormal_and_sum_to_zero():
@@ -118,9 +113,6 @@ def test_batches_of_different_items_have_less_noise():
     assert module.sampler.chain.state.variance.max() == 0
 
 
-# ---- what it learns ----
-
-
 def test_it_finds_the_strongest_directions_and_their_variances():
     """The largest variance to 10 %, by the mean over chains; the span of 10 holds as much noise as the best to 3 %."""
     regression = Regression(bdl.CCHMC(rank=10, adapt_steps=ADAPT), lr_of(1.0))
@@ -140,9 +132,6 @@ def test_it_finds_the_strongest_directions_and_their_variances():
         regression.step()
     assert torch.equal(s.basis, frozen[0]) and torch.equal(s.variance, frozen[1])
     assert not regression.sampler.dynamics.reads_extra(s)
-
-
-# ---- the law ----
 
 
 def sixths(v: torch.Tensor) -> tuple[float, float]:
@@ -208,9 +197,6 @@ def test_t_eff_and_the_temperature_of_momenta_count_what_is_left():
     assert "hottest of the other directions" in regression.sampler.explain()
 
 
-# ---- reductions ----
-
-
 def moved(dynamics, tau: float, steps: int = 30, noise: bool = False):
     """θ after steps of SGHMC's reduction, with the noise of batches drawn or zero."""
     theta = torch.zeros(2, 5, dtype=D64).requires_grad_()
@@ -252,9 +238,6 @@ def test_replicas_keep_their_laws(monkeypatch):
     assert (abs(replicas() - 1) > 0.09).any()
 
 
-# ---- what is refused ----
-
-
 def test_bad_arguments_are_named():
     for wrong, words in (
         ({"rank": 0}, "rank"), ({"every": 0}, "every"), ({"adapt_steps": -1}, "adapt_steps"), ({"friction": 0}, "fric"),
@@ -278,9 +261,6 @@ def test_what_it_cannot_do_is_refused():
         bdl.Sampler([theta], bdl.CCHMC(), num_data=5, lr=0.1, blocks={"*": bdl.Block(lr_factor=0.1)})
     with pytest.raises(ConfigError, match="gradients of parts of the whole batch"):
         fitted(torch.nn.Linear(toys.D, toys.K), True, accumulate_grad_batches=2)
-
-
-# ---- beside NUTS ----
 
 
 def variances(dynamics, lr: float) -> Estimate:

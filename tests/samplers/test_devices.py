@@ -1,7 +1,5 @@
 """No step of a sampler on a GPU reads the device, waits for a copy to it, or mixes its tensors with the CPU's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

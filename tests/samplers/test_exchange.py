@@ -34,9 +34,6 @@ GAUSSIAN = GaussianLaw([0.0, 0.0], COVARIANCE)
 LADDER = torch.tensor([1.0, 2.0, 4.0], dtype=D64)
 
 
-# ---- the rule, without random numbers --------------------------------------------------------------------------------
-
-
 def theta(chains: int, parameters: int = 1) -> Tensor:
     return torch.zeros(chains, parameters, dtype=D64)
 
@@ -120,9 +117,6 @@ def test_estimated_variance(shared: float):
     v = replicas.variance()[::2]
     assert v.mean().item() == pytest.approx(3, abs=4.5 * v.std().item() / 200**0.5)
     assert v.std().item() / 200**0.5 < 0.05
-
-
-# ---- every rung keeps its law ----------------------------------------------------------------------------------------
 
 
 def energies(
@@ -247,8 +241,6 @@ def test_estimate_is_not_for_exact_energies():
     assert right(energies(bdl.HMC(leapfrog=5), 0.05, 300, energy_var="estimated")[0])
 
 
-# ---- across a barrier ------------------------------------------------------------------------------------------------
-
 WELL = DoubleWell(height=8.0, tilt=0.5)
 
 
@@ -271,9 +263,6 @@ def test_a_ladder_crosses_the_barrier(dynamics, lr: float, steps: int, allowed: 
     assert expected[0] > 0.7 and estimate.se[0] < 0.02
     alone = Chains(WELL, dynamics, start[:200], lr=lr).run(steps, every=5)
     assert (alone < 0).double().mean() < 0.15
-
-
-# ---- through the Sampler ---------------------------------------------------------------------------------------------
 
 
 class Two:
@@ -420,9 +409,6 @@ def test_bad_values_are_refused_and_named(make, words: str):
     with pytest.raises(ConfigError, match=words) as e:
         make()
     assert "\n" not in str(e.value)
-
-
-# ---- a ladder that is found ------------------------------------------------------------------------------------------
 
 
 class Quartic:

@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.priors.gaussian_prior`: its density, and one posterior after another."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, field
@@ -51,7 +49,6 @@ def law(seed: int = 0) -> MultivariateNormal:
 
 
 def prior_of(law: MultivariateNormal, rank: int) -> bdl.GaussianPrior:
-    """That law as a prior of this rank, without samples."""
     values, vectors = torch.linalg.eigh(law.covariance_matrix)
     factors = (vectors[:, -rank:] * values[-rank:].sqrt()).T if rank else torch.zeros(0, 8, dtype=D64)
     own = law.covariance_matrix.diagonal() - factors.square().sum(0)

@@ -4,8 +4,6 @@ SMILE: its turn is the flow of MCLMC, batch noise of one variance in all directi
 even, and what is left has the size that its docstring gives. Beside SGHMC and SGNHT at equal gradients.
 """
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
@@ -76,9 +74,6 @@ class Noisy:
         return self.sampler.param_groups[0]["lr"] * self.state.log_factor.exp()
 
 
-# ---- single steps ----------------------------------------------------------------------------------------------------
-
-
 def test_turn_is_the_flow_of_mclmc():
     """For t = tanh(δ/2) it solves the same equation of motion; δ from .01 to 3."""
     u, f = unit_vectors(50, 5), 4 * unit_vectors(50, 5, 1)
@@ -130,8 +125,6 @@ def test_a_rare_large_gradient_is_shortened_to_what_was_usual():
     torch.testing.assert_close(s.direction, math.cos(angle) * e[1] - math.sin(angle) * e[0], rtol=1e-4, atol=1e-4)
 
 
-# ---- the law on a Gaussian -------------------------------------------------------------------------------------------
-
 EVEN = torch.logspace(-1, 0, 20, dtype=D64)  # curvatures
 
 
@@ -169,8 +162,6 @@ def test_even_batch_noise_of_any_size_leaves_the_temperature(flow: bool, monkeyp
     assert t.se < 0.01 / Z
     assert t.mean.item() == pytest.approx(1 + 1 / 12 if flow else 1, abs=Z * t.se.item() + 0.005)  # and 1/(2 d)
 
-
-# ---- uneven batch noise ----------------------------------------------------------------------------------------------
 
 UNEVEN = torch.logspace(-1, 1, 20, dtype=D64) * 0.3  # variances of batch noise: the stiff end is the quiet one
 STIFF_IS_QUIET = EVEN.flip(0)
@@ -255,9 +246,6 @@ def test_common_noise_of_coordinates_heats_by_as_much_as_is_said(heat: float):
     assert t.mean[1:].mean() == pytest.approx(1 + n.item() * (1 / (1 + KAPPA / d) - 1), rel=0.05)
 
 
-# ---- what is learnt --------------------------------------------------------------------------------------------------
-
-
 def test_the_variance_of_batch_noise_is_learnt_without_curvature():
     """To 4.5 standard errors in a stiff quiet coordinate, because two batches are seen at one θ.
 
@@ -296,9 +284,6 @@ def test_everything_is_fixed_after_the_adaptation():
     assert all(torch.equal(getattr(chains.state, name), value) for name, value in learnt.items())
     assert not torch.equal(chains.x, before)
     assert (chains.state.root.std(1) > 0.1).all() and chains.state.log_factor.abs().min() > 0.1
-
-
-# ---- laws that are no Gaussian ---------------------------------------------------------------------------------------
 
 
 def neck(dynamics, lr: float) -> Estimate:

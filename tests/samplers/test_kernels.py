@@ -7,8 +7,6 @@ keeps volumes. The others run chains: moments and CDFs of exact laws agree withi
 that differ between chains. Each of these checks that it would see a temperature 2% too high.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -77,9 +75,6 @@ def acceptance(target, kernel, x, z, lr, tau):
 
     s = kernel.kernel(at(target, kernel, x), evaluate, lr, tau, z, torch.full((len(x), 1), -1e9, dtype=D64))
     return s.accepted, proposal[-1]
-
-
-# ---- single steps ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [GAUSSIAN, BANANA], ids=["gaussian", "banana"])
@@ -157,9 +152,6 @@ def test_mala_is_hmc_of_one_step():
         acceptance(BANANA, bdl.MALA(), x, z, lr, tau), acceptance(BANANA, bdl.HMC(1), x, z, lr, tau), strict=True
     ):
         torch.testing.assert_close(ours, theirs)
-
-
-# ---- the laws --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -333,9 +325,6 @@ def test_nearly_right_kernels_are_seen(how: str):
     assert bool((np.abs(z) < Z).all()) == (how not in MISTAKES)
 
 
-# ---- adaptation ------------------------------------------------------------------------------------------------------
-
-
 TARGET_OF = [("metropolis", 0.234), ("mala", 0.574), ("hmc", 0.8), ("mala", 0.8)]
 
 
@@ -370,9 +359,6 @@ def test_acceptance_is_that_of_the_moves():
         one.acceptance.shape == ()
         and bdl.Sampler([nn.Parameter(torch.ones(1))], bdl.SGLD(), num_data=1, lr=1.0).acceptance is None
     )
-
-
-# ---- through the Sampler ---------------------------------------------------------------------------------------------
 
 
 def single(kernel, target=GAUSSIAN, x=(1.0, 0.5), dtype=D64, **arguments) -> Any:

@@ -6,8 +6,6 @@ In one dimension the chain lives on the points x0 + k δ and moves to a neighbou
 follows from detailed balance between neighbours, without random numbers.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -58,9 +56,6 @@ def test_lr_and_temperature_per_chain_and_zero_temperature():
         one = bdl.SGLRW().step(bdl.Position(x[c].clone()), g[c].clone(), lr[c].item(), tau[c].item(), z[c].clone())
         torch.testing.assert_close(one.theta, stack[c])
     torch.testing.assert_close(stack[0], x[0] - 0.1 * g[0])
-
-
-# ---- the law ---------------------------------------------------------------------------------------------------------
 
 
 def lattice_law(mean_gradient, e: float, T: float = 1.0, reach: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
@@ -142,9 +137,6 @@ def test_correlated_batch_noise_enters_products_of_coordinates():
     without, with_noise = covariance(np.zeros((2, 2))), covariance(np.array([[9.0, 0.9], [0.9, 9.0]]))
     assert np.diag(with_noise - without) == pytest.approx(np.diag(covariance(np.array([[0, 0.9], [0.9, 0]])) - without))
     assert abs(with_noise - without).max() < 0.05
-
-
-# ---- heavy tails -----------------------------------------------------------------------------------------------------
 
 
 def cauchy_gradient(x, threshold):

@@ -8,8 +8,6 @@ differs from exp(-U/T) by O(lr) is shown separately, without random numbers. The
 statistic.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools
@@ -91,9 +89,6 @@ class PlainThermostat(bdl.Dynamics):
         s.xi = xi + s.m.square().mean(-1) - lr * tau
         assert s.theta is theta
         return s
-
-
-# ---- without random numbers ------------------------------------------------------------------------------------------
 
 
 def covariance(row: Row, dynamics, lr: float, tau: float, gradient_covariance=None) -> np.ndarray:
@@ -201,8 +196,6 @@ def test_kinetic_tau_is_tau(row: Row, tau: float):
     assert error / halved == pytest.approx(2, abs=0.02)
 
 
-# ---- batch noise, without random numbers -----------------------------------------------------------------------------
-
 SHARE = np.diag([0.3, 1.1])  # noise ratios per coordinate
 
 
@@ -304,9 +297,6 @@ def test_shell_computes_the_noise_ratio(row: Row):
     # A thermostat divides by ξ/a, the rise of its friction, which is close to 1 three steps after the start.
     rise = sampler.chain.state.xi.item() / row.friction if row.thermostat else 1.0
     assert sampler.t_eff.item() == pytest.approx(0.5 * (1 + expected) / rise, rel=1e-9)
-
-
-# ---- through the whole Sampler ---------------------------------------------------------------------------------------
 
 
 def remember(sampler: bdl.Sampler, row: Row) -> None:
@@ -473,8 +463,6 @@ def test_every_chain_has_its_own_temperature():
         assert (np.abs(estimate.z([1, 1, 0])) < Z).all()
 
 
-# ---- batch noise, through the whole Sampler --------------------------------------------------------------------------
-
 BATCH = 1.8  # variance of the gradient of U: noise ratio .45 at E and friction .1
 
 
@@ -505,9 +493,6 @@ def test_estimated_batch_noise_through_the_shell():
     assert np.trace(A @ covariance) / 2 == pytest.approx(1, abs=0.04)
 
 
-# ---- a thermostat of few coordinates ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "a, rate, e",
     [
@@ -528,8 +513,6 @@ def test_thermostat_of_two_coordinates(a: float, rate, e: float):
     assert (np.abs(estimate.mean - [1, 1, 0]) < allowed).all()
     assert not (np.abs(estimate.mean - [1.02, 1.02, 0]) < allowed).all()
 
-
-# ---- a nonlinear law -------------------------------------------------------------------------------------------------
 
 WELL = Well(height=1.0, tilt=0.3)
 E_WELL = 0.03

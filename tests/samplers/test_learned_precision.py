@@ -5,8 +5,6 @@ other temperatures too, to 4.5 standard errors; a conditional law that is 5 % of
 the price.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 

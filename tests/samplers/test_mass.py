@@ -3,8 +3,6 @@
 Diagonal masses: they find the scales of a badly scaled law, stop adapting when they say so, and leave the law.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

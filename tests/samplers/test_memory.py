@@ -138,9 +138,6 @@ def test_the_memory_that_is_counted(memory):
     assert memory.alive() == before
 
 
-# ---- lent gradients --------------------------------------------------------------------------------------------------
-
-
 def test_lent_gradients_are_those_that_autograd_makes(monkeypatch):
     """To the bit over 25 steps; also where somebody else clears the gradients, and where one was put there by hand."""
     plain = Run().go(25)
@@ -186,9 +183,6 @@ def test_micro_batches_add_up(large):
 
     two.closure = twice
     torch.testing.assert_close(one.go(3).sampler.chain.theta, two.go(3).sampler.chain.theta, rtol=1e-5, atol=1e-7)
-
-
-# ---- batch noise on some coordinates ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dynamics", [bdl.SGHMC(0.1), bdl.SGLD(), bdl.PSGLD(damping=0.1), bdl.SGNHT(0.1)], ids=str)

@@ -6,8 +6,6 @@ Unless the sampler is adjusted, its law is compared with the exact one after ext
 less those at lr have an error of second order only.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 
@@ -37,9 +35,6 @@ INTEGRATORS = ["leapfrog", "mclachlan"]
 def unit_vectors(n: int, d: int, seed: int = 0) -> torch.Tensor:
     u = torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=D64)
     return u / u.norm(dim=1, keepdim=True)
-
-
-# ---- single steps ----------------------------------------------------------------------------------------------------
 
 
 def test_kick_solves_the_equation_of_motion():
@@ -138,8 +133,6 @@ def test_chains_step_as_they_would_alone():
             torch.testing.assert_close(together[c : c + 1] if torch.is_tensor(value) else together, value)
 
 
-# ---- the law ---------------------------------------------------------------------------------------------------------
-
 T = torch.tensor([0.5, 1.0, 2.0], dtype=D64).repeat_interleave(2000)
 
 
@@ -236,9 +229,6 @@ def test_a_kick_of_the_wrong_strength_is_seen(monkeypatch):
     assert abs(law.z(1.0)[4]) > 2 * Z
 
 
-# ---- tuning ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("integrator", slow_where(lambda integrator: integrator == "leapfrog", INTEGRATORS))
 @pytest.mark.parametrize("energy_var", [1e-2, pytest.param(1e-3, marks=pytest.mark.slow)])
 def test_tuning_reaches_its_energy_error_and_length(integrator: str, energy_var: float):
@@ -321,9 +311,6 @@ def stepped_half_space(kernel, x, u):
     target = HalfSpace(math.inf)
     target.energy, target.grad = LAW.energy, LAW.grad  # of the start, which is inside
     return stepped(target, kernel, x, u, 0.1)
-
-
-# ---- through the Sampler ---------------------------------------------------------------------------------------------
 
 
 def test_through_the_shell_with_prior_and_N():

@@ -3,8 +3,6 @@
 One step, in its order; and the dynamics, states and settings that the sampler refuses.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """On a device without float64, as Apple's GPUs are: every sampler runs, by `bdl.devices`."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

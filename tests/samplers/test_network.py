@@ -8,8 +8,6 @@ Every test checks its power: the law at T = 1.2 (NUTS reweighted) is more than 2
 and in the standard deviation of a prediction.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

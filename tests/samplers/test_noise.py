@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.noise`: its numbers are normal to their tails, independent, and the same in C and NumPy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.parallel` and `batch_sizes`: two processes whose batches differ in size along an epoch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

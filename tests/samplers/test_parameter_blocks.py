@@ -6,8 +6,6 @@ Every dynamics of the table that takes an lr per coordinate is here: by Lyapunov
 through the whole Sampler against the variance of the discretised chain.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -62,8 +60,6 @@ def test_noise_of_one_block_that_is_off_is_seen(row: Row):
     assert wrong > right + 0.004
 
 
-# ---- through the whole Sampler ---------------------------------------------------------------------------------------
-
 N, CHAINS, WIDTH = 50, 512, 8
 BLOCKS = {"head.*": bdl.Block(prior=bdl.Gaussian(3.0), lr_factor=0.4)}
 SHELL = [row for row in VECTORS if row.name in ("sgld", "sghmc-0.1", "baoab-0.1", "sgnht-0.1")]
@@ -115,9 +111,6 @@ def test_blocks_that_are_taken_for_each_other_are_seen():
     """Negative control: the block of the other pattern."""
     each, _ = sampled_blocks(bdl.SGLD(), 0.02, {"body.*": BLOCKS["head.*"]}, steps=1000)
     assert abs(each.mean(0)[1] / (2 / 3) - 1) > 1
-
-
-# ---- priors, refusals, resume ----------------------------------------------------------------------------------------
 
 
 def named(*shapes):

@@ -3,8 +3,6 @@
 The life of a histogram: a pilot finds its range, psi settles and is frozen, a change of T or zeta unsettles it.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ PSGLD, SGRLD and SGFS have the law that they claim; where they claim none, they 
 Most laws here are those of the discretised chain as functions of lr, computed without random numbers by oracles.py.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass
@@ -43,9 +41,6 @@ def run(dynamics, grads, lr=0.1, temperature=1.0, extras=None, **arguments) -> l
 
 def gradients(steps=60, d=3) -> torch.Tensor:
     return torch.randn(steps, d, generator=torch.Generator().manual_seed(1), dtype=D64) * torch.tensor([0.1, 1.0, 3.0])
-
-
-# ---- PSGLD -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -149,9 +144,6 @@ def test_psgld_says_when_it_is_biased():
     assert bdl.PSGLD().caveat and not bdl.PSGLD(adapt_steps=5).caveat and not bdl.PSGLD(a=0.0).caveat
 
 
-# ---- SGRLD: laws -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Mistaken(bdl.Dynamics):
     """SGRLD with a mistake: only its noise is preconditioned, as in Ji 2023, or Γ is missing."""
@@ -227,9 +219,6 @@ def test_sgrld_has_the_law_in_two_dimensions(metric, name: str, T: float):
 def test_mistaken_sgrld_is_seen(how: str, name: str, T: float):
     """Negative controls: preconditioning only the noise, as in Ji 2023, or leaving out Γ."""
     assert extrapolated(Mistaken(full_metric, how), name, T) > 0.025
-
-
-# ---- SGRLD: reductions, metrics --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("metric", [diagonal_metric, full_metric])
@@ -314,9 +303,6 @@ def test_noise_ratio_of_a_metric(metric, chains):
     g, _ = metric_and_divergence(metric, theta.detach())
     inverse = 1 / g if g.ndim == theta.ndim else torch.linalg.inv(g).diagonal(dim1=-2, dim2=-1)
     torch.testing.assert_close(sampler.noise_ratio, (0.1 * inverse * V * 7 / 2).mean(-1))
-
-
-# ---- SGFS ------------------------------------------------------------------------------------------------------------
 
 
 def examples(H, n: int) -> torch.Tensor:

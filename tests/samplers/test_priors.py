@@ -3,8 +3,6 @@
 Densities with their constants against scipy, gradients against autograd, scales per tensor and by fan-in.
 """
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -211,9 +209,6 @@ def test_prior_alone_is_sampled(prior, expected):
     assert (2 * Z * estimate.se / estimate.mean).max() < 0.1, "no power"
     assert (np.abs(estimate.z(expected)) < Z).all()
     assert (variances_without_data(prior, 1.05).z(expected) > Z).any()
-
-
-# ---- bad values ------------------------------------------------------------------------------------------------------
 
 
 def test_zero_is_a_precision_but_no_scale():

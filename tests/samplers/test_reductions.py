@@ -1,7 +1,5 @@
 """Special cases in which a sampler is another method: each test runs that method, too, and compares."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 

@@ -3,12 +3,11 @@
 What a Sampler refuses or says because it would be silently wrong.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from closures import closure_of
@@ -29,9 +28,6 @@ def step(net: nn.Module, sampler: bdl.Sampler) -> None:
     sampler.step(closure_of(sampler, lambda: net(torch.ones(4, 2)).square().mean()))
 
 
-# ---- precision -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_refused_at_the_start_and_later(dtype):
     with pytest.raises(ConfigError, match=f"must be float32 or float64, got {dtype}: call .float\\(\\) on the network"):
@@ -41,9 +37,6 @@ def test_half_precision_is_refused_at_the_start_and_later(dtype):
     net.to(dtype)
     with pytest.raises(ConfigError, match="must be float32 or float64"):
         sampler.step()
-
-
-# ---- gradients that never come ---------------------------------------------------------------------------------------
 
 
 def test_a_replaced_layer_is_spoken_of_once():
@@ -68,16 +61,10 @@ def test_a_parameter_that_was_unfrozen_is_refused():
     step(net, sampler)
 
 
-# ---- copies ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_sampler_cannot_be_copied(make):
     with pytest.raises(ConfigError, match="cannot be copied or pickled.*load state_dict"):
         make(sampler_of(nn.Linear(2, 1)))
-
-
-# ---- energies that are too high --------------------------------------------------------------------------------------
 
 
 def reads(watch: EnergyWatch, *losses: float | list[float]) -> list[str]:
@@ -151,3 +138,20 @@ def test_a_scheduler_may_cycle_lr_but_no_momentum(make, cycle):
     sampler.step()
     scheduler.step()
     assert sampler.param_groups[0]["lr"] != before
+
+
+# ---- numbers of other libraries --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, value", [("seed", 1.5), ("seed", "a"), ("stack", None)])
+def test_a_stream_has_whole_numbers(name, value):
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number, got {value!r}"):
+        sampler_of(nn.Linear(2, 1), **{name: value})
+
+
+def test_numbers_of_numpy_are_plain_ones():
+    net = nn.Linear(2, 1)
+    sampler = bdl.Sampler(
+        net.named_parameters(), bdl.SGLD(), num_data=np.int64(N), lr=np.float32(0.1), seed=np.int64(3)
+    )
+    assert type(sampler.param_groups[0]["lr"]) is float and type(sampler.seed) is type(sampler.num_data) is int

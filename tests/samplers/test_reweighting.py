@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.weighting.reweighting`: importance weights lead back from the weighted law to exp(-U/T)."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

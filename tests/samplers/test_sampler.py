@@ -3,8 +3,6 @@
 The Sampler: injected noise, batch noise, resuming, errors, and parameters without a gradient.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import math
@@ -53,9 +51,6 @@ def moved_by_noise(steps=3, **arguments) -> torch.Tensor:
     return theta.detach()
 
 
-# ---- injected noise --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("row", TABLE, ids=str)
 def test_global_generator_is_neither_read_nor_moved(row: Row):
     torch.manual_seed(1)
@@ -84,9 +79,6 @@ def test_noise_is_the_same_whatever_the_tensors():
     step(sampler_of(whole), whole, grad=0.0)
     step(sampler_of(parts), *parts, grad=0.0)
     assert torch.equal(whole, torch.cat([p.flatten() for p in parts]))
-
-
-# ---- resuming --------------------------------------------------------------------------------------------------------
 
 
 def through_a_file(checkpoint: dict) -> dict:
@@ -201,9 +193,6 @@ def test_resuming_in_another_environment_warns():
         sampler_of(parameter(4)).load_state_dict(saved)
 
 
-# ---- batch noise -----------------------------------------------------------------------------------------------------
-
-
 EVEN = [r for r in LINEAR if r.diagonal == (1.0, 1.0) and not r.thermostat]
 
 
@@ -262,9 +251,6 @@ def test_kinetic_temperature():
     assert sampler_of(parameter(2), bdl.SGLD()).kinetic_temperature.isnan()
 
 
-# ---- divergence ------------------------------------------------------------------------------------------------------
-
-
 def diverging(bad_gradient: float, bad_loss: float):
     """Two named parameters after three good steps; the fourth step is bad."""
     params = [("layer.weight", parameter(2)), ("layer.bias", parameter(3))]
@@ -294,9 +280,6 @@ def test_large_but_finite_is_no_divergence():
     assert torch.allclose(theta, torch.tensor(0.9))
 
 
-# ---- clipping --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "clip, expected",
     [
@@ -313,9 +296,6 @@ def test_clipping_acts_on_the_gradient_of_U_over_N(clip, expected):
     theta.grad = torch.tensor([[3.0, 4.0], [0.3, 0.2]], dtype=D64)
     sampler.step()
     torch.testing.assert_close(1 - theta.detach(), torch.tensor(expected, dtype=D64))
-
-
-# ---- parameters without a gradient -----------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:1 of 2 parameters")
@@ -356,9 +336,6 @@ def test_a_step_without_any_gradient_leaves_all_alone():
         sampler.step()
     sampler.step()  # a warning would be an error here
     assert torch.equal(theta, torch.ones(3, dtype=D64))
-
-
-# ---- bad input -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -432,9 +409,6 @@ def test_energy_is_in_nats_and_includes_the_prior():
     assert sampler.multiplier == 1 and sampler.log_weight == 0
 
 
-# ---- identical chains ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dynamics, T", [(bdl.SGLD(), 0.0), (bdl.SGD(0.9), 1.0)], ids=str)
 def test_identical_chains_without_noise_are_refused(dynamics, T):
     theta = parameter(3, 2)
@@ -453,9 +427,6 @@ def test_chains_that_something_separates_are_fine():
         sampler_of(theta, temperature=0.0, chains=3).step()
     one = parameter(1, 2)
     step(sampler_of(one, temperature=0.0, chains=1), one)
-
-
-# ---- parameters that are replaced ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", slow_where(repeats, TABLE), ids=str)
@@ -508,9 +479,6 @@ def test_channels_last_keeps_its_strides():
     p.grad = torch.arange(24.0).reshape(1, 2, 3, 4)
     sampler.step()
     assert not p.any()
-
-
-# ---- explain ---------------------------------------------------------------------------------------------------------
 
 
 def test_explain_says_what_is_sampled():

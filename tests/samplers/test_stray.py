@@ -1,7 +1,5 @@
 """θ that something else than the sampler has moved between two steps of a kernel is noticed, at once or at a read."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """A chain of a stack that diverges is dropped, and the others do not notice."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -195,9 +195,6 @@ def test_every_state_is_a_fresh_draw():
     assert (np.abs(estimate.z([0, 1, 0])) < Z).all()
 
 
-# ---- the KL term over an epoch ---------------------------------------------------------------------------------------
-
-
 def shares(dynamics, gradients: Tensor, prior: Tensor) -> Tensor:
     """(M, 2) gradients of the KL term by mu and σ that M steps hand to Adam, in units of one full term; lr = 0."""
     theta = torch.tensor([0.4], dtype=D64)
@@ -227,9 +224,6 @@ def test_geometric_weights_are_those_of_the_paper(m: int):
     uniform = shares(bdl.MeanField(), gradients, prior)
     torch.testing.assert_close(uniform, torch.ones_like(uniform), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(geometric.sum(0), uniform.sum(0), rtol=1e-9, atol=1e-9)
-
-
-# ---- the sampler around it -------------------------------------------------------------------------------------------
 
 
 def test_zero_temperature_is_adam():

@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.weighting.reweighting`, `bdl.samplers.weighting.learnt`: energies that psi is fitted on."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from closures import closure_of

@@ -3,8 +3,6 @@
 psi settles where the mean of its recursion vanishes, which quadrature finds without random numbers.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

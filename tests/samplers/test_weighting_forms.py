@@ -3,8 +3,6 @@
 The forms of adaptive weighting on a law whose G is known: fixed points, multipliers, floors, units of energy.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -99,9 +97,6 @@ def test_a_linear_start_is_multiplier_of_authors_network_code():
     np.testing.assert_allclose(300 * h.evaluate(u.numpy())[1], 300 / upper, rtol=1e-12)
 
 
-# ---- a floor that descends -------------------------------------------------------------------------------------------
-
-
 def chains_on(weighting, d=50, count=32, e=0.1, T=1.0, seed=0):
     """Chains on N(0, I_d): the sampler and a function that makes one step."""
     theta = torch.ones(count, d, dtype=D64, requires_grad=True)
@@ -131,9 +126,6 @@ def test_floor_descends_until_few_energies_lie_at_it():
     assert -log_g(float(h.edges[0, 1])) > 15
     (value, error), exact = depth(h, 1.0), -log_g(float(h.window[: h.seen].median()))
     assert exact > 2 and abs(float(value) - exact) < 3 * float(error) < 2 * exact
-
-
-# ---- how fast psi comes to rest, and what it says then ---------------------------------------------------------------
 
 
 def drawn(weighting, d: int, steps: int, chains=8, seed=0):
@@ -248,9 +240,6 @@ def test_added_bins_leave_psi_as_it_is():
         np.testing.assert_allclose(one, other, atol=1e-12)
 
 
-# ---- energies in units of T ------------------------------------------------------------------------------------------
-
-
 def test_units_of_temperature_are_bins_times_temperature():
     """At one T both are the same law, here to the bit: T is a power of two."""
     runs = []
@@ -311,9 +300,6 @@ def test_only_a_distribution_function_has_a_depth():
             advance()
         assert "energy bins: 20 from 10 to 50 nats" in sampler.explain()
         assert ("nats of log G below the top" in sampler.explain()) == deep
-
-
-# ---- the partition ---------------------------------------------------------------------------------------------------
 
 
 def test_bounds_in_every_unit():

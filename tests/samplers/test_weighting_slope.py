@@ -3,8 +3,6 @@
 log psi is one function of the energy. Its slope acts on the gradient, its value on the importance weight.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

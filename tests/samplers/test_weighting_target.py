@@ -1,7 +1,5 @@
 """Tests of `bdl.samplers.weighting.target`: weights lead from the temperature of the chains to that of the target."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.decisions.botorch_model`: by BoTorch's interface, and against exact values."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -28,8 +26,6 @@ UNITS = {"x_mean": 0.0, "x_std": 1.0, "y_mean": 2.0, "y_std": 3.0}
 
 
 class Half(PosteriorTransform):
-    """Half of the function."""
-
     scalarize = True
 
     def evaluate(self, Y, X=None):

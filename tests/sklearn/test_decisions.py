@@ -1,7 +1,5 @@
 """Tests of `bdl.contrib.decisions.acquisition`, `.probly_predictor`, `.scoringbench_wrapper` and `.skpro_regressor`."""
 
-from __future__ import annotations
-
 import sys
 import types
 from importlib import resources
@@ -31,9 +29,6 @@ class Fitted:
 
     def __init__(self, posterior):
         self.predictive = posterior.predict
-
-
-# ---- pools -----------------------------------------------------------------------------------------------------------
 
 
 def test_information_and_disagreement_are_those_of_a_linear_regression(tmp_path):
@@ -66,9 +61,6 @@ def test_a_pipeline_of_classes_is_asked(tmp_path):
     assert disagreement(fitted, x) == pytest.approx((prediction.std**2).sum(1).numpy(), rel=1e-5)
 
 
-# ---- probly ----------------------------------------------------------------------------------------------------------
-
-
 def test_probly_quantifies_what_bdl_does(tmp_path):
     """Its entropies of our representation are our parts of the uncertainty; and none is another."""
     toys.sample(tmp_path, 16)
@@ -97,9 +89,6 @@ def test_probly_takes_means_and_variances_of_numbers(tmp_path):
     torch.testing.assert_close(
         found[..., 0].std(1, correction=0), prediction.epistemic[:, 0].double(), rtol=1e-4, atol=0
     )
-
-
-# ---- ScoringBench ----------------------------------------------------------------------------------------------------
 
 
 def airfoil(rows: int = 150) -> tuple[pd.DataFrame, pd.Series]:
@@ -133,9 +122,6 @@ def test_scoringbench_gets_quantiles_of_a_table(monkeypatch):
     monkeypatch.setitem(sys.modules, fake.__name__, fake)
     model.predict_distribution(X[100:])
     assert given["train_range"] == (y[:100].min(), y[:100].max()) and np.array_equal(given["q"], q)
-
-
-# ---- skpro -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,8 +3,6 @@
 Tolerances are 5 standard errors, which the 64 independent chains give. Their upper bounds say what power that is.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.special import expit, softmax

@@ -3,8 +3,6 @@
 What estimators are used for: seeds, pickles, pipelines, searches, tables, messages.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import signal

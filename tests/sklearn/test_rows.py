@@ -1,7 +1,5 @@
 """Tests of `bdl.sklearn.rows`, and of messages under `naming`: what X and y hold, in the words of an estimator."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

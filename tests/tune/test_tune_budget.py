@@ -3,8 +3,6 @@
 Steps and samples from a time, and the bound on the work of trials.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Tests of `bdl.tune.cycles`."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -3,8 +3,6 @@
 find_settings: plain settings that never diverge, the same each time, and none that were given.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

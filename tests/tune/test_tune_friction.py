@@ -3,8 +3,6 @@
 Friction: the one found is near the best on a spectrum whose autocorrelations are known.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -4,8 +4,6 @@ The lr that is found keeps the hottest direction within its budget.
 On a linear regression of condition number 58 the noise of batches is known in every direction.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

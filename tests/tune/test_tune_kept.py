@@ -3,10 +3,10 @@
 A promise that the samples do not keep is said in one line; one that nothing measures is not spoken of.
 """
 
-from __future__ import annotations
-
 import pytest
 
+from bdl.advice import naming
+from bdl.sklearn.base import ARGUMENTS
 from bdl.tune.kept import PROMISES, Promised, broken_promises
 
 GOOD = {"t_eff": 1.1, "temperature": 1.0, "energy/drift": 0.4, "energy/drift_t": 3.0, "energy_error": 1.3}
@@ -61,3 +61,10 @@ def test_the_error_of_tested_steps_breaks_no_promise():
 
 def test_a_run_that_said_it_is_not_at_rest_breaks_the_promise():
     assert list(broken_promises(GOOD, Promised(at_rest=False))) == ["rest"]
+
+
+def test_a_reader_in_python_is_told_of_arguments():
+    with naming(ARGUMENTS):
+        heat = broken_promises({**GOOD, "t_eff": 9.0})["heat"]
+        rest = broken_promises(GOOD, Promised(at_rest=False))["rest"]
+    assert heat.endswith("lower lr") and rest.endswith("take a longer run (steps)")

@@ -1,7 +1,5 @@
 """Tests of `bdl.tune.ladder`: lr follows the curvature that hot chains meet, and swaps cost a tenth of the steps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

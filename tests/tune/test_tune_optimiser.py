@@ -1,7 +1,5 @@
 """Tests of `bdl.tune.optimiser`: the lr of SGD is far from where it diverges, and as fast as that allows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from repeats import slow_where

@@ -3,8 +3,6 @@
 The prior: the candidate with the best validation NLL, and what a prior predicts.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -14,6 +12,7 @@ import bdl
 from bdl.tune.choice import Choice
 from bdl.tune.prior import (
     OF_CLASSES,
+    OF_CLASSES_IN_TABLES,
     OF_COUNTS,
     OF_NUMBERS,
     at_share,
@@ -93,7 +92,14 @@ def test_networks_of_one_hidden_layer_begin_at_smooth_functions():
     tried = candidates(bdl.HeteroscedasticNLL(), shapes)
     assert tried[0] == "smooth" and set(tried) == set(OF_NUMBERS)
     assert candidates(bdl.HeteroscedasticNLL(), [(50, 23), (50,), *shapes]) == OF_NUMBERS
-    assert candidates(bdl.CategoricalNLL(), shapes) == OF_CLASSES
+
+
+def test_classes_by_hidden_layers_begin_where_logits_may_be_large():
+    hidden = [(16, 4), (16,), (3, 16), (3,)]
+    assert candidates(bdl.CategoricalNLL(), hidden) == candidates(bdl.BernoulliNLL(), hidden) == OF_CLASSES_IN_TABLES
+    linear, images = hidden[2:], [(8, 3, 3, 3), *hidden]
+    assert {candidates(bdl.CategoricalNLL(), shapes) for shapes in (linear, images)} == {OF_CLASSES}
+    assert candidates(bdl.CategoricalNLL(), hidden, full_batch=False) == OF_CLASSES
 
 
 def test_a_first_that_still_moves_needs_a_clearer_winner():

@@ -3,8 +3,6 @@
 The step size: the energy error and the batch noise at the lr that is found are those of laws with known answers.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -3,8 +3,6 @@
 T is the one with the best predictions for items that were held out, at the temperature that its trial really had.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

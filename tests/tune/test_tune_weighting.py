@@ -1,7 +1,5 @@
 """Tests of `bdl.tune.weighting` and `.search`: how hot chains may move so that weights lead back; lr of a weighting."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

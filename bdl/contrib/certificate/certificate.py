@@ -188,7 +188,6 @@ class Certificate:
         return f"{stays}, but the run sampled another law than {t}: {along}"
 
     def at(self, direction: DirectionTemperature) -> Measured:
-        """The temperature along a direction."""
         return Measured(direction.ratio * self.temperature, direction.error * self.temperature)
 
     def numbers(self) -> dict[str, float]:

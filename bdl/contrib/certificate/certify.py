@@ -50,8 +50,6 @@ SHOWN = 24  # rows of the table of temperatures
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run with what its law is made of."""
-
     posterior: bdl.Posterior
     config: DictConfig
     data: DataModule
@@ -236,7 +234,6 @@ def show(certificate: Certificate) -> None:
 
 
 def changes(certificate: Certificate) -> Table:
-    """What a continuation changes, as a table."""
     energy, p = certificate.energy, certificate.predictions
     table = Table("exact continuation", "before", "after", "change", box=None, pad_edge=False)
     after = energy.before + energy.change.value

@@ -163,7 +163,6 @@ def distilled(
 
 @torch.no_grad()
 def student_prediction(net: nn.Module, outputs: StudentOutputs, batches: Batches) -> AnyPrediction:
-    """What the student says of all items."""
     with evaluating(net):
         each = [student_outputs(net, batches.moved(inputs), outputs).float().cpu() for inputs, _ in batches]
     return outputs.prediction(torch.cat(each))

@@ -146,7 +146,6 @@ def mean_divergence(net: nn.Module, inputs: Inputs, lesson: Tensor, outputs: Stu
 
 
 def parts_of(items: int) -> Iterator[slice]:
-    """CHUNK items at a time."""
     return (slice(i, i + CHUNK) for i in range(0, items, CHUNK))
 
 

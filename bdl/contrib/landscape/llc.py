@@ -71,7 +71,6 @@ def put_weights(posterior: bdl.Posterior, run: Path, path: str | None, chain: in
 
 
 def described(found: CoefficientEstimate, which: str) -> dict[str, Any]:
-    """The estimate as JSON values."""
     numbers = (
         "value", "std_error", "loss", "num_data", "temperature", "localization", "parameters", "lr", "held", "heat",
     )  # fmt: skip

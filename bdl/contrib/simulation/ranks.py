@@ -56,7 +56,6 @@ class Ranks:
         return f"not calibrated (p = {p:.2g}): the sampled law is {shape}"
 
     def plain(self) -> dict[str, Any]:
-        """As a JSON file has it."""
         each = {
             name: {"counts": counts, "p": p}
             for name, counts, p in zip(self.names, self.counts().T.tolist(), self.p_values(), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from bdl.disk.owner import sole_owner
 from bdl.engine.stack import ChainStack
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
@@ -22,7 +23,7 @@ from bdl.lightning.callbacks.sample_writer import SampleWriter
 from bdl.lightning.first_batch import check_training_step
 from bdl.lightning.host import find_sampler, host_under, loss_of, reader_of, sampled_net
 from bdl.lightning.module import BayesianModule
-from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer
+from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, warn_once
 from bdl.lightning.visits import Visits
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
@@ -95,7 +96,7 @@ class CollectSamples(SamplerCallback):
         if not isinstance(pl_module, BayesianModule):  # a BayesianModule says more itself
             self._visits = Visits(trainer, pl_module, self.sampler, weighs_parts=False)
             alone = trainer.accumulate_grad_batches == 1
-            host = replace(self.sampler.host, items=lambda: self._visits.items if alone else None, own_backward=True)
+            host = replace(self.sampler.host, items=lambda: self._visits.items if alone else None)
             self.sampler.host = host_under(trainer, host)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
         tests_code = trainer.fast_dev_run  # type: ignore[attr-defined]
@@ -132,7 +133,9 @@ class CollectSamples(SamplerCallback):
         if not isinstance(pl_module, BayesianModule):
             self._visits.see(batch, batch_idx)
             if self.sampler.steps == 0 and batch_idx == 0:
-                check_training_step(pl_module, batch)
+                note = check_training_step(pl_module, batch, self.sampler.sampled)
+                if note is not None:
+                    warn_once(self.sampler, note, note)
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
         sampler, writer = self.sampler, self._writer
@@ -156,6 +159,9 @@ class CollectSamples(SamplerCallback):
         return waits or self.keep(step) or step >= self._total
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.global_step == 0:
+            line = "the run made no step: its loader has no batch, or the Trainer's limits leave none"
+            warnings.warn(f"{line}; give it data, or lower batch_size", BdlWarning, stacklevel=2)
         if self._restored is not None and trainer.is_global_zero:  # a run that had ended: no step was made
             sampler = find_sampler(trainer)
             sampler.host = host_under(trainer, sampler.host)  # what it says of batch noise depends on the batches

@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import torch
 
+from bdl.advice import key_or_argument
 from bdl.data.ordered import size_of
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.callbacks.average import ModelAverage
@@ -139,17 +140,17 @@ class Promises(SamplerCallback):
             return
         factor, heat = self._heat(step)
         if not self.may_lower and factor < 1:
-            lr = mean(self.sampler.param_groups[0]["lr"])
+            lr, key = mean(self.sampler.param_groups[0]["lr"]), key_or_argument("sampler.lr")
             self.say(
-                f"tune: a promise is not kept: at step {step:,} {heat}: lower sampler.lr from {lr:.4g} "
-                f"to {lr * factor:.2g}"
+                f"tune: a promise is not kept: at step {step:,} {heat}: lower {key} from {lr:.4g} to {lr * factor:.2g}"
             )
 
     def _extend(self, step: int, reason: str) -> bool:
         """Make the burn-in twice as long; returns whether it could, and says so either way."""
         later = min(2 * step, int(LATEST * self._total)) if math.isfinite(self._total) else 0
         if not self.may_extend or later <= step:
-            remedy = "take a longer run (length)" if self.may_extend else "raise collect.keep.burn_in, which was given"
+            longer = f"take a longer run ({key_or_argument('length')})"
+            remedy = longer if self.may_extend else "raise collect.keep.burn_in, which was given"
             self.at_rest = False
             self.say(f"tune: a promise is not kept: samples are not at rest. At step {step:,} {reason}: {remedy}")
             return False

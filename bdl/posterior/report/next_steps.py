@@ -190,5 +190,4 @@ def changed(command: str, word: str) -> str:
 
 
 def _key(word: str) -> str:
-    """The key of an override."""
     return word.lstrip("+~").partition("=")[0]

@@ -63,8 +63,6 @@ def anchor(title: str) -> str:
 
 @dataclass(frozen=True)
 class ScoreCell:
-    """One cell of the table of scores."""
-
     split: str
     text: str
     best: bool  # is it the best of its column on the test set?

@@ -107,8 +107,6 @@ class ReportData:
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture of the page."""
-
     title: str
     draw: Callable[..., Any]  # makes the matplotlib Figure
     arguments: tuple[Any, ...]

@@ -3,8 +3,9 @@
 A name gives a weight a variance over its fan-in, which keeps the outputs of a layer at one size however wide it is:
 "he" 2 (He et al. 2015) and "fan_in" 1. "smooth" and "steep" are about functions, and so they tell the first, the last
 and the inner layers apart: "smooth" lets outputs be large and change slowly with the inputs, as a Gaussian process of a
-long length scale does (Neal 1996, chapter 2); under "steep" logits may be large, as where classes separate. Biases and
-other vectors have the variance 1, and 1/4 under "smooth".
+long length scale does (Neal 1996, chapter 2); under "steep" logits may be large, as where classes separate, and under
+"rough" larger ones, of functions that bend more often. Biases and other vectors have the variance 1, and 1/4 under
+"smooth".
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ NAMED = {
     "fan_in": Gains(1.0, 1.0, 1.0),
     "smooth": Gains(0.25, 0.25, 25.0, vectors=0.25),
     "steep": Gains(1.0, 1.0, 64.0),
+    "rough": Gains(2.0, 2.0, 256.0),
 }
 
 

@@ -6,8 +6,6 @@ table, DIR/leaderboard.png the curves, and DIR/reference-PROBLEM.npz the distrib
 with what is missing; whatever is there already stays.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Chains of bdl's samplers on a problem of the leaderboard, without Lightning and store, and their core-seconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The leaderboard as curves and as a Markdown table."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterator
@@ -38,9 +36,6 @@ def curves(entry: dict[str, Any]) -> dict[str, Curve]:
         if groups:
             found[method] = [tuple(statistics.median(r[k] for r in group) for k in keys) for group in groups]  # type: ignore[misc]
     return found
-
-
-# ---- the table -------------------------------------------------------------------------------------------------------
 
 
 def table(record: dict[str, Any]) -> str:
@@ -101,9 +96,6 @@ def failed(entry: dict[str, Any], method: str, passes: int) -> bool:
     """Whether all runs of a method with so many passes diverged."""
     runs = [run for run in entry["runs"] if run["method"] == method and run["passes"] == passes]
     return all(run["distance"] is None for run in runs)
-
-
-# ---- the picture -----------------------------------------------------------------------------------------------------
 
 
 def draw(record: dict[str, Any], path: Path) -> None:

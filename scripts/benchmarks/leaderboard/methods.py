@@ -1,7 +1,5 @@
 """The methods of the leaderboard: samplers of bdl that need no more than a gradient, NUTS, and approximations."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """NUTS of blackjax on a problem of the leaderboard; needs `pip install blackjax`."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,9 +1,6 @@
 """The problems of the leaderboard, and the average of predictions by which methods are compared."""
 
-from __future__ import annotations
-
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -167,8 +164,3 @@ def evenly(items: Items, most: int) -> Items:
 def standardised(x: Tensor, rows: Tensor) -> Tensor:
     """x (n, k) in units of the standard deviation of these rows around their mean."""
     return (x - x[rows].mean(0)) / x[rows].std(0).clamp_min(1e-6)
-
-
-def noise_of_mean(first: Average, second: Average) -> float:
-    """The distance of two independent averages of one law."""
-    return first.distance(second.mean) / math.sqrt(2)

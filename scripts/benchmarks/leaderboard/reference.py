@@ -1,7 +1,5 @@
 """The predictive distribution of the posterior, by long chains of two kernels that check each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

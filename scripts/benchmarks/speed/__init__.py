@@ -25,8 +25,6 @@ scale:  how times grow with chains, parameters, tensors, samples and processes; 
 The other files of scripts/benchmarks run by their names and have options of their own: `bench.py table --help`.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

@@ -5,8 +5,6 @@ size for thousands of steps and then samples, takes minutes: `bench.py bde_fit` 
 of one chain while it samples. The law is checked on the linear regression of `bench.py jax`.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, replace
 
@@ -50,7 +48,6 @@ class MileScan:
         self.states, self.block = kernel.init_batched(net.start(start, chains), jax.random.split(first, chains)), block
 
     def run(self) -> None:
-        """`block` steps."""
         self.key, key = jax.random.split(self.key)
         self.states = jax.block_until_ready(self.scan(self.states, key))
 

@@ -3,8 +3,6 @@
 JAX takes all cores that the process may use when it is imported, so bench.py pins the process before that.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
 

@@ -3,8 +3,6 @@
 With several devices, also how much slower a stack on each is than one alone: a process for each, as trainer=chains has.
 """
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from pathlib import Path

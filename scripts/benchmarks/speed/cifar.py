@@ -6,8 +6,6 @@ batch), forward + backward, update, and the rest: Lightning, Schedule and Monito
 backward of a bare network take turns every few steps.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ The parameters of a chain are one vector and the noise of all chains is one draw
 XLA gets one core, as torch does.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

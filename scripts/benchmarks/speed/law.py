@@ -1,7 +1,5 @@
 """The laws that the contestants of `bench.py jax` sample, checked on a linear regression whose law is known."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Callable

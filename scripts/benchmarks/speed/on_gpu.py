@@ -1,7 +1,5 @@
 """What `bench.py gpu` measures on a device: its sizes, and a function for each section of the page."""
 
-from __future__ import annotations
-
 import functools
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Predictions of many samples, against the loops that one would write by hand: for bench.py."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from pathlib import Path

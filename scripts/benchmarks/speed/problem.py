@@ -1,7 +1,5 @@
 """What bench.py's samplers sample: Landsat, whose speed is measured, and a linear regression, whose law is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +44,6 @@ class Problem:
 
     @property
     def dim(self) -> int:
-        """Number of parameters."""
         return sum((fan_in + 1) * out for fan_in, out in zip(self.sizes[:-1], self.sizes[1:], strict=True))
 
     def loss(self) -> bdl.CategoricalNLL | bdl.GaussianNLL:

@@ -1,7 +1,5 @@
 """`bench.py scale`: how times grow with chains, parameters, samples, tensors and processes."""
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import os
@@ -105,7 +103,6 @@ def tensors(counts: Sequence[int]) -> Panel:
 
 
 def both(x: list[int], pairs: Sequence[Sequence[float]]) -> list[Curve]:
-    """The curves of pairs (update, floor)."""
     names = ("Sampler.step, SGHMC", "floor: normal draw, fused SGD")
     return [Curve(name, x, list(y)) for name, y in zip(names, zip(*pairs, strict=True), strict=True)]
 

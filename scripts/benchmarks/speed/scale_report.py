@@ -1,7 +1,5 @@
 """The panels of `bench.py scale` as a Markdown table and as a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Each run is a command of its own. It makes 4,000 steps in place of 80,000, of wh
 are those of its files: config.yaml is written as training starts, and a checkpoint after the last step.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -63,7 +61,6 @@ def of_run(run: Path, steps: int) -> dict[str, float]:
 
 
 def of_parts(run: Path) -> dict[str, float]:
-    """Seconds of the parts of the evaluation of a run."""
     posterior, _ = load_runs([run], (), "cpu")
     data = LandsatDataModule()
     splits = {split: data.slices(split) for split in ("test", "train")}

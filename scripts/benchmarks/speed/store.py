@@ -1,7 +1,5 @@
 """What keeping samples costs: the time of a write, and whether the memory of a long run stays flat. For bench.py."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,7 +1,5 @@
 """Tools of bench.py: contestants that take turns, a timed Trainer, and SGHMC as it is commonly written."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -68,7 +66,6 @@ def per_step(run: Callable[[], float], steps: int) -> Callable[[], float]:
 
 
 def ratio(a: list[float], b: list[float]) -> float:
-    """Ratio of the medians."""
     return statistics.median(a) / statistics.median(b)
 
 

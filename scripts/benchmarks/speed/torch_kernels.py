@@ -1,7 +1,5 @@
 """SGHMC in torch on a Problem: as train.py runs it, as a loop over bdl's Sampler, and without bdl."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from pathlib import Path

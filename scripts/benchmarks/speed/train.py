@@ -3,8 +3,6 @@
 `bench.py graphs`: the same on a GPU, with CUDA graphs and without.
 """
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """`bench.py update`: Sampler.step on ResNet20's tensors, against its floor and against other samplers for torch."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

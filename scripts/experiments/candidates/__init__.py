@@ -9,8 +9,6 @@ tables cost a minute or two each, and finalists are enough there. Another seed t
 has files of its own, candidates-seed-1.json and the like.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ NAME.csv with the target last, and NAME.test_0.txt with the row numbers, from 0,
 Ghahramani (2016).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

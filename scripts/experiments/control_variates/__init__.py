@@ -8,8 +8,6 @@ network: noise_ratio of SGHMC on Landsat at batch 100, of a network of one hidde
 the data between two anchors. All runs go on from the states of one plain run.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import time

@@ -5,8 +5,6 @@ takes ε for N(0, 1), so that U is quadratic and the posterior normal. The noise
 direction than elsewhere; the curvature is about the same everywhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ R-hat and the virial temperature: what a user sees without a reference. With it 
 gradients. A cell is a line of explore.jsonl, and is not run again. explore.json, explore.md and explore.png sum up.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

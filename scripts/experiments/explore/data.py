@@ -1,7 +1,5 @@
 """The tables of three problems, which lie in scripts/results/explore: `python scripts/experiment.py explore --make`."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from tools.results import RESULTS

@@ -1,7 +1,5 @@
 """The samplers that explore, with four candidate settings each, and how their chains run on a problem."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Four posteriors whose modes can be counted: three small networks, and a mixture."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable

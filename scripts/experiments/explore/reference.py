@@ -1,7 +1,5 @@
 """The posteriors by two kernels that check each other, and the mixture on a grid."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

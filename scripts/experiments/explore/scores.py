@@ -1,7 +1,5 @@
 """What is measured of the draws of a run: modes, hops, R-hat, predictions, and how far all that is from a reference."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -113,7 +111,6 @@ def judged(numbers: dict[str, float]) -> float:
 
 
 def measure(problem: Explored, draws: Draws, reference: Reference) -> dict[str, Any]:
-    """All numbers of a run."""
     n, c, d = draws.states.shape
     w, modes = weights_of(draws), len(reference.centres)
     rows = torch.linspace(0, n - 1, min(QUENCHED, n)).long()

@@ -1,7 +1,5 @@
 """Networks as a stack: its energies and gradients at given states, and chains on it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

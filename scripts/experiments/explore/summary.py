@@ -1,7 +1,5 @@
 """Means over the seeds as JSON and Markdown, and the picture of who wins where."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from pathlib import Path
@@ -103,8 +101,6 @@ def row(title: str, of: dict[str, Any]) -> list[str]:
         f"{of['nll']:.3f}", f"{of['weight_ess']:.0f}", f"{of['gradients']:,.0f}", f"{of['core_seconds']:.1f}",
     ]  # fmt: skip
 
-
-# ---- the picture -----------------------------------------------------------------------------------------------------
 
 BEST, REST, NAMES = "#1f6fb4", "#b8b8b8", "#333333"
 

@@ -9,8 +9,6 @@ results/tables/noise-directions.json holds the numbers and noise-directions.md t
 stay as they are.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import statistics

@@ -4,8 +4,6 @@ The condition number of the covariance of x is 58. The noise of a batch has a co
 about, as in any model that fits its data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

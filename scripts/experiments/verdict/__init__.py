@@ -3,8 +3,6 @@
 Prints the table that docs/verdict.md sums up, and writes it to DIR/verdict.md, with its numbers in DIR/verdict.json.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter
@@ -50,7 +48,6 @@ class Row:
 
 
 def judged(scenarios: Sequence[Scenario], runs: int) -> list[Row]:
-    """The rows of the scenarios."""
     rows = []
     for scenario in scenarios:
         made = simulate(scenario, runs)

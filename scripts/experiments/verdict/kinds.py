@@ -1,7 +1,5 @@
 """The kinds of simulated runs by which the verdict is tested, and whether a verdict of trust would be right."""
 
-from __future__ import annotations
-
 import math
 
 import bdl

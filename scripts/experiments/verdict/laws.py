@@ -4,8 +4,6 @@ In coordinates θ_j = √h_j x_j of the directions j with curvature h_j, the law
 the sampled one variance T_j. Along v = Σ v_j e_j, (v·∇U)² / v'∇²U v is (w·θ)² with w_j = v_j √h_j, of norm 1.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

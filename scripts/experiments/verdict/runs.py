@@ -1,7 +1,5 @@
 """Simulated runs whose target distributions are known, and the metrics that bdl would measure of them."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Laws with known answers, batched over chains, and the loop that runs chains on them."""
 
-from __future__ import annotations
-
 from literature.targets.base import DataTarget, Target
 from literature.targets.benchmark import FUNCTIONS, Ackley, Benchmark, Rastrigin, Sphere, SumSquares, benchmark
 from literature.targets.chains import Chains

@@ -1,7 +1,5 @@
 """The interface of a target: a law exp(-U/T) on R^d, given by its energy U in nats and batched over leading axes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Ten functions on which global optimisers are compared, as the SFU library defines them; each has minimum 0."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

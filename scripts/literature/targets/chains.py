@@ -1,7 +1,5 @@
 """Chains of a Sampler on a target: a bare loop without networks and without Lightning."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bayesian logistic regression, the usual law without conjugacy on which mini-batch samplers are tested."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The conjugate law of a linear regression, over its weights and its log noise variance."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Table 1 of Liang 2024, iterations on ten functions, with the settings of the authors' code."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Laws of one or two dimensions, integrated on a grid."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

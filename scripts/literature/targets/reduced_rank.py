@@ -1,7 +1,5 @@
 """Reduced-rank regression, whose learning coefficient is known: by a formula, and at finite N by Gibbs sampling."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

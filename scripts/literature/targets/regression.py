@@ -1,7 +1,5 @@
 """Linear regression with conjugate priors, whose posterior is known at any temperature."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A rugged surface in two dimensions with hundreds of minima."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """A line through some points with unknown noise, under a uniform prior."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A stochastic volatility model: a time series whose log-variance follows a hidden autoregression."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The mixture on which Welling and Teh (2011) showed SGLD."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

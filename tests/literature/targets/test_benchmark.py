@@ -1,7 +1,5 @@
 """The ten functions against slow transcriptions of their definitions, one coordinate at a time."""
 
-from __future__ import annotations
-
 import math
 from math import cos, exp, pi, prod, sin, sqrt
 

@@ -1,7 +1,5 @@
 """Posteriors of regressions and of the volatility model, against scipy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The bare loop: what it evaluates, what it keeps, and that its step is the canonical one."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -5,8 +5,6 @@ the standard error of the second is about .3 % for a Gaussian, so a limit of 4.5
 too wide or too narrow. A negative control shows it.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

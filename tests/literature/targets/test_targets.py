@@ -1,7 +1,5 @@
 """Every target: its gradients, shapes, dtypes, batches and error messages."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

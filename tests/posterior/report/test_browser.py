@@ -3,8 +3,6 @@
 The pages in a headless Chromium: a phone's width holds them, dark mode is dark, and links lead somewhere.
 """
 
-from __future__ import annotations
-
 import functools
 import html
 import json

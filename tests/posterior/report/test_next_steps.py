@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.report.next_steps`, `.tables`, `.page`, `.pictures`: advice, contents, tables."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 The report page: complete, self-contained, escaped, and readable when little is known.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

@@ -1,7 +1,5 @@
 """A run whose weights lead to another temperature: the verdict and the page speak of the target."""
 
-from __future__ import annotations
-
 import math
 
 from bdl.posterior.judge_weights import at_target, judge_weights

@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.report.terminal`: the table on the terminal."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -3,8 +3,6 @@
 The report of predictions of numbers: its table, its pictures, its words, in the units of the target.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from dataclasses import replace

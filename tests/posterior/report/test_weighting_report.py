@@ -3,8 +3,6 @@
 What the report says of a weighting: numbers from a histogram, and a sentence for each.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

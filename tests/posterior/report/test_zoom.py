@@ -1,7 +1,5 @@
 """Tests of `bdl.posterior.report.zoom`: the numbers of a picture are those that were drawn."""
 
-from __future__ import annotations
-
 import base64
 import json
 
