@@ -98,7 +98,7 @@ def _words(frame: Frame) -> dict[int, tuple[str, str]]:
 
 
 def _parts(rows: int, at: Collection[int], row: int) -> list[np.ndarray]:
-    """Rows that a row may count, as masks: those above it, all others, and those up to the next such row on each side."""
+    """Rows that a row may count, as masks: those above it, all others, and those up to the next such rows."""
     others = np.ones(rows, bool)
     others[sorted(at)] = False
     before = max((other for other in at if other < row), default=-1)
