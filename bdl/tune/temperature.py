@@ -12,6 +12,7 @@ from bdl.tune.choice import Choice
 
 TEMPERATURES_TRIED = (1.0, 0.3, 0.1, 0.03)  # T, from the Bayes posterior to colder ones
 CLEAR = 2.0  # standard errors by which the best must be better for a hotter candidate to lose to it
+GAIN = 0.01  # nats an item, by which it must be better too: colder chains come to rest later
 # Steps of a trial: cold chains stay near a good start for longer, and seem better until then. MCLMC and the like, whose
 # runs have fewer steps, have a limit of their own
 SHORTEST_RUN = 4000
@@ -34,7 +35,7 @@ def choose_temperature(scores: Mapping[float, Tensor], reached: Mapping[float, f
 
 
 def hottest_good(scores: Mapping[float, Tensor]) -> float:
-    """The first candidate, from hot to cold, that is not clearly worse than the best: by CLEAR standard errors.
+    """The first candidate, from hot to cold, that is not worse than the best by CLEAR standard errors and by GAIN.
 
     Cold chains fit the data soonest, and a trial is short: what is about as good in it is better in a run, whose chains
     have the time to spread. Colder ones may also predict too narrowly for rare items that no trial saw.
@@ -48,7 +49,7 @@ def hottest_good(scores: Mapping[float, Tensor]) -> float:
 def _is_clearly_above(nll: Tensor, best: Tensor) -> bool:
     loss = nll - best
     error = float(loss.std() / math.sqrt(len(loss))) if len(loss) > 1 else 0.0
-    return float(loss.mean()) > CLEAR * error
+    return float(loss.mean()) > max(CLEAR * error, GAIN)
 
 
 def temperatures_in_words(scores: Mapping[float, Tensor], reached: Mapping[float, float]) -> str:
