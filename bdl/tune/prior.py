@@ -26,7 +26,7 @@ OF_NUMBERS: tuple[Any, ...] = (1.0, "fan_in", "smooth", "steep")
 OF_ONE_LAYER: tuple[Any, ...] = ("smooth", 1.0, "fan_in", "steep")
 OF_COUNTS: tuple[Any, ...] = (1.0, "fan_in")  # whose logarithms are outputs: under a wide prior means have no bounds
 OF_CLASSES: tuple[Any, ...] = (1.0, "fan_in", "steep")
-# Of classes, by hidden layers of units and a sampler of all items: never far behind the start on 28 tables
+# Of classes, by hidden layers of units and a sampler of all items (scripts/results/tables/priors.md)
 OF_CLASSES_IN_TABLES: tuple[Any, ...] = ("steep", "rough")
 ACTED = 3.0  # times 1/e
 PRIOR_DRAWS = 100  # networks from a prior
