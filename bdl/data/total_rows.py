@@ -19,6 +19,7 @@ LEAST = 5  # rows below which nothing is known
 LOOKED = 20_000  # rows up to which words are looked for in all of them; subtotals stand in small tables
 MOST = 50  # rows with such words; more are categories
 EDGE = 8  # the last rows, in which words are looked for in any table
+COARSE = 20  # times its error that a rounded sum has to be; numbers such as 1.0 at the end of a grid are not
 WORD = re.compile(
     r"((grand|sub|over-?all)?[ -]?(totals?|sum|summe|somme|suma|totale)|gesamt(summe)?|insgesamt|subtotals?)\b.{0,40}"
     r"|mean|average|avg\.?|mittelwert|durchschnitt|moyenne|median|sd|std\.?( ?dev\.?)?|min|max|minimum|maximum|count",
@@ -120,10 +121,10 @@ def _is_sum(values: np.ndarray, row: int, part: np.ndarray) -> bool:
     seen, number = _seen(values, part), float(values[row])
     if len(seen) < 2 or not np.isfinite(number) or seen.min() <= number <= seen.max():
         return False
-    places = seen / _unit(number)
-    rounded = 0.0 if np.allclose(places, places.round(), rtol=0, atol=1e-6) else 0.5 * _unit(number) * len(seen) ** 0.5
+    unit = _unit(number)
+    rounded = 0.0 if np.allclose(seen / unit, (seen / unit).round(), rtol=0, atol=1e-6) else 0.5 * unit
     total, size = float(seen.sum()), float(np.abs(seen).sum())
-    return math.isfinite(size) and abs(total - number) <= rounded + 1e-12 * size
+    return math.isfinite(size) and COARSE * rounded <= abs(number) and abs(total - number) <= rounded + 1e-12 * size
 
 
 def _is_statistic(values: np.ndarray, row: int, part: np.ndarray) -> bool:

@@ -42,6 +42,7 @@ CASES = {
     "subtotals": (per_region(), "row 31 .*row 62 .*row 63", "[31,62,63]"),
     "a brand": (ended_with(("Total", 7, 21.3, 700.5)), None, None),
     "none": (SHOPS, None, None),
+    "a grid": (pd.DataFrame({"x": np.linspace(-1, 1, 40), "sales": RNG.normal(size=40)}), None, None),
     "powers": (pd.DataFrame({"sales": 2.0 ** np.arange(40), "x": RNG.normal(size=40)}), None, None),
 }  # fmt: skip
 

@@ -234,7 +234,7 @@ PHRASES = [
     ("sampler=awsghmc; sampler.weighting.bins=1", "bins must be a whole number from 2 to 1,000,000, got 1"),
     ("sampler.prior.precision=-1", "precision must be >= 0, got -1"),
     ("sampler=resghmc; sampler.exchange.ladder=3", 'exchange.ladder must be a list of numbers or "auto", got 3'),
-    ("sampler.prior.precision=she", "one of ['fan_in', 'he', 'smooth', 'steep'], got 'she'"),
+    ("sampler.prior.precision=she", "one of ['fan_in', 'he', 'rough', 'smooth', 'steep'], got 'she'"),
     ("chains=two", "chains must be a whole number from 1 to 100,000, got 'two'"),
     ("data.batch_size=all", "data.batch_size must be a whole number or null, got 'all'"),
     ("threads=0", "threads must be a whole number from 1 to 1,024 or null, got 0"),

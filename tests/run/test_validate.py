@@ -39,7 +39,7 @@ def test_a_value_fits_its_annotation(annotation, good, bad, words):
 
 
 def test_annotations_that_cannot_be_evaluated_are_not_checked():
-    def build(size: Missing) -> None:  # noqa: F821
+    def build(size: "Missing") -> None:  # noqa: F821
         pass
 
     assert arguments_of(build) == ({"size": Any}, False)

@@ -16,7 +16,7 @@ def test_full_batch_runs_get_shorter_as_rows_get_more():
 
 
 def test_chains_that_agree_in_a_trial_need_a_quarter_of_the_steps():
-    assert [choose_length("mclmc", 10, rhat) for rhat in (1.0, 1.07, 1.12, 3.0, math.nan)] == [
+    assert [choose_length("mclmc", 10, rhat) for rhat in (1.0, 1.05, 1.1, 3.0, math.nan)] == [
         5_000, 10_000, 20_000, 20_000, 20_000,
     ]  # fmt: skip
     assert choose_length("mclmc", 10**6, 1.0) == 2_500 and choose_length("sghmc", 10, 1.0) == 80_000
