@@ -42,7 +42,7 @@ def print_whole(table: Table) -> None:
 
 
 class Shown(ABC):
-    """An object that says in a few named lines what it is. Neither form computes or writes anything.
+    """An object that says in a few named lines what it is. Neither form writes anything.
 
     >>> class Coin(Shown):
     ...     def shown(self):

@@ -100,11 +100,16 @@ def _visits(order: Any, rows: int, epoch: int) -> np.ndarray:
     """(rows,) how often an epoch visits each row."""
     if hasattr(order, "set_epoch"):
         order.set_epoch(epoch)
-    counts = np.zeros(rows)
+    visited: list[int] = []
     for chosen in order:
-        np.add.at(counts, np.atleast_1d(np.asarray(chosen, dtype=np.int64)), 1)
-        if counts.sum() > LONGEST * rows:
+        if isinstance(chosen, int):
+            visited.append(chosen)
+        else:
+            visited.extend(np.ravel(chosen).tolist())
+        if len(visited) > LONGEST * rows:
             break
+    counts = np.zeros(rows)
+    np.add.at(counts, np.asarray(visited, dtype=np.int64), 1)
     return counts
 
 

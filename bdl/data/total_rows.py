@@ -108,8 +108,9 @@ def _parts(rows: int, at: Collection[int], row: int) -> list[np.ndarray]:
     for first, end in ((0, row), (0, rows), (before + 1, row), (row + 1, after)):
         part = np.zeros(rows, bool)
         part[first:end] = others[first:end]
-        parts.append(part)
-    return [part for part in parts if part.sum() > 1] or [others]
+        if part.sum() > 1 and not any(np.array_equal(part, other) for other in parts):
+            parts.append(part)
+    return parts or [others]
 
 
 def _seen(values: np.ndarray, part: np.ndarray) -> np.ndarray:

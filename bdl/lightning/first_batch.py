@@ -61,15 +61,16 @@ def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor]) -> st
         loss_of: () or (C,) the loss at the present parameters, the same one each time; differentiable.
         params: the parameters, of one dtype.
     """
-    number = sum(p.numel() for p in params)
     if params[0].dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled(params[0].device.type):
         return None  # differences of losses would be rounding
+    if sum(p.numel() for p in params) > LARGEST:
+        return None
     with torch.enable_grad():
         try:
             loss = loss_of().sum()
         except INPUT_ERRORS:  # the step itself says what is wrong
             return None
-        if number > LARGEST or not loss.requires_grad:
+        if not loss.requires_grad:
             return None
         found = torch.autograd.grad(loss, list(params), allow_unused=True)
     start = [p.clone() for p in params]

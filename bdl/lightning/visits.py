@@ -50,9 +50,8 @@ class Visits:
         self._reloaded = False  # whether another loader has taken the place of the first one
         self._first: Any = None  # the first batch of the epoch, where the loader does not say whether orders differ
         self._streams = isinstance(dataset_of(self.loader), IterableDataset) or length_of(self.loader) is None
-        others = [
-            each for each in self.trainer.callbacks if not isinstance(each, _EndOfStream)
-        ]  # than an earlier fit's
+        # that of an earlier fit goes
+        others = [each for each in self.trainer.callbacks if not isinstance(each, _EndOfStream)]
         self.trainer.callbacks = [*others, _EndOfStream(self)] if self._streams else others
 
     def see(self, batch: Any, batch_idx: int) -> int | None:

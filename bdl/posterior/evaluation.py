@@ -94,7 +94,8 @@ class PosteriorEvaluation(Shown):
             return title, {}
         names, rows = ("rmse" if self.curve.of_numbers else "accuracy", "nll"), self.scores_of_rows()
         scores = {row: {name: float(np.mean([m[name] for m in each])) for name in names} for row, each in rows.items()}
-        scores["constant"] = {name: self.against_constant()[f"constant/{name}"] for name in names}
+        constant = self.against_constant()
+        scores["constant"] = {name: constant[f"constant/{name}"] for name in names}
         lines = {row: ", ".join(f"{name} {figures(v)}" for name, v in each.items()) for row, each in scores.items()}
         return title, {**lines, "all scores": "metrics()"}
 

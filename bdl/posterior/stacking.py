@@ -15,7 +15,6 @@ from bdl.display import Shown, count_of
 from bdl.errors import ConfigError
 from bdl.posterior.diagnostics import Draws
 from bdl.posterior.outputs import LabelledOutputs
-from bdl.posterior.psis import smoothed_weights
 from bdl.posterior.weights import Keyed, Weights
 
 PULL = 3.0  # rows of uniform weight added for each chain, see scripts/results/tables/stacking.md
@@ -176,6 +175,8 @@ def leave_one_out(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     A density that is the same for all draws, or not finite, is that of the average. Where the smallest densities have
     no tail to smooth, as those of a chain that hardly moves, k is infinite, and weights are as they come.
     """
+    from arviz_stats.base.array import array_stats  # slow to import
+
     found, k = _log_mean(logs), np.full(logs.shape[1], np.nan)
     moves = np.isfinite(logs).all(0) & (np.ptp(logs, 0) > 0)
     k[moves], found[moves] = np.inf, math.log(len(logs)) - np.logaddexp.reduce(-logs[:, moves], 0)
@@ -183,7 +184,7 @@ def leave_one_out(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     usable = moves & (lowest[0] < lowest[-1]) & (len(logs) >= FEWEST_DRAWS)
     if usable.any():
         with np.errstate(all="ignore"):  # equal densities, as of steps that were refused, may have no fit
-            log_w, fitted = smoothed_weights(-logs[:, usable].T)
+            log_w, fitted = array_stats.psislw(logs[:, usable], axis=0)  # (n, draws) log weights, which sum to 1
             smoothed = np.logaddexp.reduce(log_w + logs[:, usable].T, 1)
         fits = np.isfinite(fitted) & np.isfinite(smoothed)
         found[usable], k[usable] = np.where(fits, smoothed, found[usable]), np.where(fits, fitted, np.inf)

@@ -22,7 +22,7 @@ SAMPLERS: dict[str, Callable[[int], Transition]] = {  # builds each for a number
 FULL_BATCH_ROWS = 50_000  # the steps of `choose_length` then take some minutes on two cores, and 6 GB
 FULL_BATCH_STEPS = 20_000  # steps of MCLMC; half as many cost 0.02 to 0.7 nats on tables with little noise
 CHEAP_ROWS = 1_200  # at so many rows FULL_BATCH_STEPS take half a minute on one core
-AGREE, APART = 1.0, 1.1  # R-hat in a trial of some hundred steps
+APART = 1.1  # R-hat in a trial of some hundred steps
 LEAST_SHARE = 0.25  # of the steps; on noisy tables more of them buy no score (scripts/results/tables/length.md)
 FEWEST_MCLMC_STEPS = 2_500  # steps of MCLMC with any number of rows
 BATCH_STEPS = 80_000  # steps of SGHMC
@@ -42,7 +42,7 @@ def choose_length(sampler: str, rows: int, rhat: float = math.nan) -> int:
     if sampler == "sghmc":
         return BATCH_STEPS
     steps = FULL_BATCH_STEPS * min(1.0, CHEAP_ROWS / rows) ** 0.5
-    share = 1.0 if math.isnan(rhat) else min(1.0, max(LEAST_SHARE, (rhat - AGREE) / (APART - AGREE)))
+    share = 1.0 if math.isnan(rhat) else min(1.0, max(LEAST_SHARE, (rhat - 1) / (APART - 1)))
     return max(FEWEST_MCLMC_STEPS, 100 * round(share * steps / 100))
 
 
