@@ -27,7 +27,15 @@ from bdl.tune.burn_in import MOST_BURN_IN, MOVES, movement
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.heat import HEAT_OF_BATCHES
 from bdl.tune.optimiser import batches_of_optimiser, choose_for_optimiser, is_optimiser
-from bdl.tune.prior import at_share, at_temperature, candidates, choose_prior, prior_predictive, steps_to_act
+from bdl.tune.prior import (
+    OF_NUMBERS,
+    at_share,
+    at_temperature,
+    candidates,
+    choose_prior,
+    prior_predictive,
+    steps_to_act,
+)
 from bdl.tune.rehearse import step_of
 from bdl.tune.sampler import ON_BATCHES
 from bdl.tune.score import Score
@@ -170,7 +178,8 @@ def _prior(search: Search, validation: TrialItems | None) -> tuple[Prior, Choice
             continue
         errors = ERRORS_OF_MOVING if unusable else errors
         scores[precision], lr, rhat[precision] = score.nll, trial.lr, score.rhat
-    choice = choose_prior(scores, about, left_out, errors)
+    of_first = rhat[tried[0]] if tried is OF_NUMBERS and search.dynamics.full_batch else math.nan
+    choice = choose_prior(scores, about, left_out, errors, of_first)
     return Gaussian(choice.value), choice, rhat[choice.value]
 
 

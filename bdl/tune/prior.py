@@ -28,6 +28,10 @@ OF_COUNTS: tuple[Any, ...] = (1.0, "fan_in")  # whose logarithms are outputs: un
 OF_CLASSES: tuple[Any, ...] = (1.0, "fan_in", "steep")
 # Of classes, by hidden layers of units and a sampler of all items (scripts/results/tables/priors.md)
 OF_CLASSES_IN_TABLES: tuple[Any, ...] = ("steep", "rough")
+# Of OF_NUMBERS: `steep` wins a tie where the chains under precision 1 agree as far in a trial; noise then decides more
+# than modes do, and chains mix better under it (scripts/results/tables/ties.md)
+AGREE = 1.3  # R-hat
+TIE = 0.01  # nats
 ACTED = 3.0  # times 1/e
 PRIOR_DRAWS = 100  # networks from a prior
 
@@ -121,15 +125,22 @@ def steps_to_act(prior: Prior, problem: Problem, lr: float, friction: float) -> 
 
 
 def choose_prior(
-    scores: dict[Any, Tensor], about: dict[Any, str], left_out: dict[Any, str], errors: float = 1.0
+    scores: dict[Any, Tensor],
+    about: dict[Any, str],
+    left_out: dict[Any, str],
+    errors: float = 1.0,
+    rhat: float = math.nan,
 ) -> Choice:
     """The precision that `clear_winner` finds, by so many standard errors.
 
     scores: (n,) negative log densities of the validation items by precision. about: what each prior predicts. left_out:
     what became of other precisions, such as "is left out, because ...". A prior that is too tight makes chains agree
-    and predict worse, so agreement between chains has no say.
+    and predict worse, so agreement between chains does not tell priors apart. rhat: of the chains under the first prior
+    where `steep` may win a tie with it; NaN where the first does.
     """
-    chosen = clear_winner(scores, errors)
+    chosen, first = clear_winner(scores, errors), next(iter(scores))
+    if chosen == first and rhat < AGREE and "steep" in scores and scores["steep"].mean() < scores[first].mean() + TIE:
+        chosen = "steep"
     values = ", ".join(f"{float(nll.mean()):.3f}" for nll in scores.values())
     reason = f"validation NLL {values} for precision {', '.join(map(str, scores))}; {about[chosen]}"
     return Choice("prior", chosen, "; ".join([reason, *(f"precision {name} {why}" for name, why in left_out.items())]))

@@ -55,6 +55,35 @@ def test_a_candidate_replaces_first_only_if_it_is_clearly_better():
     assert worse.value == 1.0 and worse.reason == "validation NLL 1.000, 1.500 for precision 1.0, fan_in; wide"
 
 
+def test_a_tie_goes_to_the_prior_that_mixes_where_chains_of_the_first_agree():
+    first, noise = torch.ones(100), torch.linspace(-1, 1, 100)
+    scores = {1.0: first, "fan_in": first - 0.01 + noise, "steep": first + 0.005 + noise}
+    about = dict.fromkeys(scores, "")
+    assert choose_prior(scores, about, {}, rhat=1.2).value == "steep"
+    assert {choose_prior(scores, about, {}, rhat=rhat).value for rhat in (1.4, math.nan)} == {1.0}
+    assert choose_prior(scores | {"steep": first + 0.02}, about, {}, rhat=1.2).value == 1.0
+    assert choose_prior(scores | {"fan_in": first - 0.5}, about, {}, rhat=1.2).value == "fan_in"
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "loss"),
+    [(bdl.MCLMC(adapt_steps=1), None), (bdl.SGHMC(), None), (bdl.MCLMC(adapt_steps=1), bdl.PoissonNLL())],
+)
+def test_ties_are_of_numbers_and_a_sampler_of_all_rows(monkeypatch, dynamics, loss):
+    """Three layers, whose targets say nothing. Others never hear how far the chains of a trial agree."""
+    seen = []
+
+    def told(scores, about, left_out, errors, rhat):
+        seen.append(rhat)
+        return choose_prior(scores, about, left_out, errors, rhat)
+
+    monkeypatch.setattr("bdl.tune.find.choose_prior", told)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    stack = bdl.ChainStack(net, chains=3)
+    bdl.find_settings(stack, loss or bdl.GaussianNLL(1.0), ITEMS, dynamics=dynamics, steps=2000, given={"lr": 1e-3})
+    assert all(1 <= rhat < math.inf for rhat in seen) == (loss is None and dynamics.full_batch) and seen
+
+
 def test_a_colder_law_counts_each_item_more_often():
     """exp(-U/T) with the prior of T = 1/4 is the posterior of four copies of each item: one energy but for a number."""
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))

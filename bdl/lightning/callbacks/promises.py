@@ -37,7 +37,7 @@ ROWS = 80  # energies and kinetic temperatures that are read in a burn-in
 FEWEST = 20  # energies over all the data that are worth their time; otherwise ROWS of batches are read
 SHARE = 0.02  # the share of the run's time that energies over all the data may take
 GRADIENT = 3  # forward passes that cost as much as a gradient
-ALIGNED = 50  # steps; the rows of `Monitor` are as far apart by default, so that a block ends there anyway
+ALIGNED = 50  # steps; the rows of `Monitor` are as far apart by default, so that they are read together
 WATCHED = 100  # kinetic temperatures that are read while samples are kept
 LATELY = 10  # the last kinetic temperatures, in which heat shows: of 10 % of the samples
 CLOSEST = 10  # steps between two kinetic temperatures, at least
@@ -89,6 +89,7 @@ class Promises(SamplerCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
+        self.ends_block = pl_module.device.type != "cpu"  # an accelerator replays recorded steps, which own the buffers
         self._total = trainer.estimated_stepping_batches
         size = size_of(trainer.train_dataloader) or 1
         affordable = SHARE * self._total * GRADIENT * size / self.sampler.num_data
