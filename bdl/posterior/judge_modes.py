@@ -63,8 +63,8 @@ def apart(m: Numbers, name: str, value: str) -> Judgement:
     """The judgement on chains that stay in different modes: what is known of their average."""
     again = repeats(m)
     same = "another run predicts the same" if again.outcome == "trust" else again.words.partition(";")[0]
-    known = not math.isnan(m["modes/seen"])
-    seen = f" ({m['chains']:.0f} chains form {m['modes/seen']:.0f} groups of about the same outputs)" if known else ""
+    several = m["modes/seen"] > 1  # one where all outputs are about the same, but for some items
+    seen = f" ({m['chains']:.0f} chains form {m['modes/seen']:.0f} groups of about the same outputs)" if several else ""
     sure = alone(m) >= REST and not math.isnan(m["rhat/trend"])  # with few draws of a chain its trend says little
     stays = "; R-hat hardly falls with the steps, so more samples would not help" if sure else ""
     words = f"an ensemble over modes{seen}: {same}, but {_weights(m)}{stays}"

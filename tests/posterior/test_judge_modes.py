@@ -69,6 +69,7 @@ def test_stacked_weights_are_named():
     m = {"chains": 10, "samples": 1000, "temperature": 1.0, "kinetic_temperature": 1.0, "rhat/max": 1.9}
     m |= {"ess/min": 15.0, "ess/within": 200.0, "mcse/most": 0.01, "rhat/trend": 0.1, "modes/seen": 7.0}
     assert "10 chains form 7 groups" in verdict(m).line and "all chains count alike" in verdict(m).line
+    assert "groups" not in verdict(m | {"modes/seen": 1.0}).line
     stacked = m | {"stacking/chains": 3.2, "test/stacking/gain": 0.12, "test/stacking/gain_se": 0.03}
     assert "(stacking, +0.120 ± 0.03 nats a test item)" in verdict(stacked).line
 
