@@ -38,7 +38,7 @@ from bdl.tune.prior import (
 )
 from bdl.tune.rehearse import step_of
 from bdl.tune.sampler import ON_BATCHES
-from bdl.tune.score import Score
+from bdl.tune.score import Score, clear_winner
 from bdl.tune.search import Search
 from bdl.tune.step import heat_of, measure_noise, warm_up
 from bdl.tune.temperature import SHORTEST_RUN as SHORTEST_OF_T
@@ -152,7 +152,7 @@ def find_settings(
 
 
 def _prior(search: Search, validation: TrialItems | None) -> tuple[Prior, Choice, float]:
-    """The prior with the best predictions for items that its trials have not seen, and R-hat of its trial."""
+    """The prior with the best predictions for items that its trials have not seen, and R-hat for the length."""
     given = search.given.get("prior")
     if given is not None:
         return search.problem.centred(given), Choice("prior", None, "given"), math.nan
@@ -180,7 +180,9 @@ def _prior(search: Search, validation: TrialItems | None) -> tuple[Prior, Choice
         scores[precision], lr, rhat[precision] = score.nll, trial.lr, score.rhat
     of_first = rhat[tried[0]] if tried is OF_NUMBERS and search.dynamics.full_batch else math.nan
     choice = choose_prior(scores, about, left_out, errors, of_first)
-    return Gaussian(choice.value), choice, rhat[choice.value]
+    # The trial of a prior that has won a tie is too short to show how slowly its chains come together
+    telling = choice.value if choice.value == clear_winner(scores, errors) else tried[0]
+    return Gaussian(choice.value), choice, rhat[telling]
 
 
 def _temperature(search: Search, prior: Prior, validation: TrialItems | None) -> Choice:
