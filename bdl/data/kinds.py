@@ -14,7 +14,7 @@ import pandas as pd
 
 from bdl.advice import override
 from bdl.data.frame import brief_list
-from bdl.data.values import EXACT, Series, as_numbers, as_texts, is_text, number_hint
+from bdl.data.values import EXACT, Series, as_numbers, as_texts, is_text, number_hint, spelling
 from bdl.errors import BdlWarning, ConfigError
 
 T = TypeVar("T")
@@ -22,6 +22,7 @@ R = TypeVar("R")
 
 FEW_WORDS = 5  # different words between numbers that a message lists
 ROUNDED = 1e-12  # relative differences below it are rounding
+TAIL = 0.01  # the share of training rows below `NumberColumn.low`, and above `high`
 LARGEST = float(np.finfo(np.float32).max)
 CORRECT = "correct them, or leave the fields empty"
 
@@ -88,7 +89,7 @@ class NumberColumn:
     """A column of numbers: (value - mean) / std, with the mean and the standard deviation of the training rows.
 
     A missing value becomes the median of the training rows, `fill`. If training rows had gaps, a further number is 1
-    where the value is missing.
+    where the value is missing. The middle 98 % of the training rows go from `low` to `high`, or nobody has noted it.
     """
 
     name: str
@@ -96,6 +97,12 @@ class NumberColumn:
     std: float
     fill: float
     gaps: bool
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(end, float | int | None) for end in (self.low, self.high)):
+            raise TypeError("low or high")  # a file that was altered
 
     @staticmethod
     def learn(values: Series, remedy: str = CORRECT) -> NumberColumn:
@@ -106,7 +113,10 @@ class NumberColumn:
         unit = unit_of(seen[~gaps])  # in it, the sum of the two in the middle is finite
         fill = unit * float(np.median(seen[~gaps] / unit))
         mean, std = standardisation(numbers.fillna(fill) if gaps.any() else numbers)
-        return NumberColumn(str(values.name), mean, std, fill, bool(gaps.any()))
+        tail = int(TAIL * (np.count_nonzero(~gaps) - 1))
+        ordered = np.partition(seen[~gaps], (tail, -1 - tail))
+        ends = float(ordered[tail]), float(ordered[-1 - tail])
+        return NumberColumn(str(values.name), mean, std, fill, bool(gaps.any()), *ends)
 
     def encode(self, values: Series, place: str) -> np.ndarray:
         """(n, 1 or 2). Raises Refused for text, for infinite numbers, and for those too far from the mean."""
@@ -145,9 +155,17 @@ class CategoryColumn:
         if (unseen := codes < 0).any():
             warnings.warn(
                 f"{place}: {self.name} has categories in {unseen.sum()} of {len(texts)} rows that no training row has "
-                f"({texts[unseen].iloc[0]!r} is the first): they share one level of their own", BdlWarning, 2,
+                f"({texts[unseen].iloc[0]!r} is the first): they share one level of their own"
+                f"{self._look_alike(texts[unseen].unique())}", BdlWarning, 2,
             )  # fmt: skip
         return encoded
+
+    def _look_alike(self, texts: Sequence[str]) -> str:
+        """Which of these texts may mean a level, in words; empty where none does."""
+        levels = {spelling(level): level for level in self.levels}
+        alike = [f"{text!r} looks like {levels[key]!r}" for text in texts if (key := spelling(text)) in levels]
+        more = f"; ... ({len(alike)} such categories)" if len(alike) > FEW_WORDS else ""
+        return f"; {', '.join(alike[:FEW_WORDS])}{more}: write each as in training" if alike else ""
 
 
 def unit_of(numbers: np.ndarray) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bdl.advice import override, takes
 from bdl.data.dates import holds_dates
-from bdl.data.encoding import FAR
+from bdl.data.far import FAR
 from bdl.data.kinds import finite_numbers, of_each, perhaps_gaps, standardisation, standardised
 from bdl.data.target_law import find_law
 from bdl.data.units import looks_like_numbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -19,6 +20,7 @@ BETWEEN = {"comma": ",", "point": r"\.", "space": r"\s", "apostrophe": "['’]"}
 EXACT = 2**53  # beyond, float64 does not have all whole numbers
 WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # in linear time, whatever the text
+BETWEEN_LETTERS = re.compile(r"(?<=[^\W\d_])[-_](?=[^\W\d_])")
 TRUTH_VALUES = {"true": "True", "false": "False"}
 MANY_DIGITS = r"[+-]?[0-9]{16,300}"  # float64 does not have all of these numbers
 # Texts that are numbers under other signs, and what to set or do; the first that fits all texts of a column counts
@@ -121,6 +123,16 @@ def _as_text(value: Any) -> str:
         number = float(text)
         return str(int(number)) if number.is_integer() else str(number)
     return TRUTH_VALUES.get(text.lower(), text)
+
+
+def spelling(text: str) -> str:
+    """The same for texts that differ in capitals, blanks, accents, and hyphens between letters alone.
+
+    >>> spelling("São  Paulo") == spelling("sao-paulo"), spelling("A+") == spelling("A-")
+    (True, False)
+    """
+    letters = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    return "".join(BETWEEN_LETTERS.sub("", letters).casefold().split())
 
 
 def holds_truth_values(values: Series) -> bool:
