@@ -19,7 +19,10 @@ from bdl.errors import ConfigError
 
 Call = Callable[..., Any]
 
-SUM = 2  # torch's number of reduction="sum"
+MEAN, SUM = 1, 2  # torch's numbers of reduction="mean" and "sum"
+CROSS_ENTROPIES = (
+    "NllLossBackward0", "NllLoss2DBackward0", "BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0",
+)  # fmt: skip
 FAR = 16  # operations between a loss and what it is a mean over: sums, factors, a second term
 _foreach_copy: Any = getattr(torch, "_foreach_copy_", None)
 
@@ -77,6 +80,11 @@ def has_tensor_hooks(tensor: Tensor) -> bool:
     return any(getattr(tensor, name, True) for name in ("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
+def has_hooks_after(tensor: Tensor) -> bool:
+    """Whether hooks run once the gradient of a tensor of this process is accumulated; those of FSDP move parts."""
+    return bool(getattr(tensor, "_post_accumulate_grad_hooks", None)) and not lies_in_parts(tensor)
+
+
 def reduced_shape(loss: Tensor) -> tuple[int, ...]:
     """The shape of what a () or (C,) loss is a mean over, by autograd's graph; () where it is not known."""
     node, passed = loss.grad_fn, ((), tuple(loss.shape))
@@ -110,6 +118,30 @@ def adds_up(loss: Tensor) -> tuple[int, ...]:
         return ()
     whole = node.name() == "SumBackward0" and not _is_weighted(below)
     return shape if whole or getattr(node, "_saved_reduction", None) == SUM else ()
+
+
+def times_mean(loss: Tensor) -> tuple[float, bool]:
+    """By which constant a () loss multiplies what lies below, and whether that is a mean cross entropy, by its graph.
+
+    A cross entropy is a negative log density as it is; of other losses, such as squares, the scale is part of the law.
+    """
+    node: Any = getattr(loss, "grad_fn", None) if loss.ndim == 0 else None
+    factor = 1.0
+    for _ in range(FAR):
+        name = "" if node is None else node.name()
+        of_item = next((each.name() for each, _ in getattr(node, "next_functions", ()) if each is not None), "")
+        if name in CROSS_ENTROPIES or name == "MeanBackward0" and of_item in CROSS_ENTROPIES:
+            return factor, name == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN
+        constants = [c for c in _constants(node) if c.ndim == 0] if "Mul" in name else []
+        divisor = getattr(node, "_saved_other", None) if name.startswith("Div") else None
+        if len(constants) == 1:
+            factor *= float(constants[0])
+        elif isinstance(divisor, Tensor) and divisor.ndim == 0 and not divisor.requires_grad:
+            factor /= float(divisor)
+        else:
+            break
+        node = next((each for each, _ in getattr(node, "next_functions", ()) if each is not None), None)
+    return factor, False
 
 
 def _is_weighted(node: Any) -> bool:
