@@ -20,6 +20,7 @@ from bdl.errors import ConfigError
 Call = Callable[..., Any]
 
 MEAN, SUM = 1, 2  # torch's numbers of reduction="mean" and "sum"
+NLL = "bdl.nll"  # the key of a note in autograd's graph
 CROSS_ENTROPIES = (
     "NllLossBackward0", "NllLoss2DBackward0", "BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0",
 )  # fmt: skip
@@ -116,21 +117,34 @@ def adds_up(loss: Tensor) -> tuple[int, ...]:
         node = below
     else:
         return ()
-    whole = node.name() == "SumBackward0" and not _is_weighted(below)
+    whole = node.name() == "SumBackward0" and (_is_nll(below) or not _is_weighted(below))
     return shape if whole or getattr(node, "_saved_reduction", None) == SUM else ()
 
 
-def times_mean(loss: Tensor) -> tuple[float, bool]:
-    """By which constant a () loss multiplies what lies below, and whether that is a mean cross entropy, by its graph.
+def note_nll(losses: Tensor) -> None:
+    """Note in autograd's graph that losses (..., B) are negative log densities of items."""
+    if not torch.compiler.is_compiling() and not in_function_transform():
+        node: Any = losses.grad_fn
+        if node is not None:
+            node.metadata[NLL] = True
 
-    A cross entropy is a negative log density as it is; of other losses, such as squares, the scale is part of the law.
+
+def _is_nll(node: Any) -> bool:
+    """Whether a node makes losses that are noted, or cross entropies."""
+    return node is not None and (node.name() in CROSS_ENTROPIES or NLL in node.metadata)
+
+
+def times_mean(loss: Tensor) -> tuple[float, bool]:
+    """By which constant a () loss multiplies what lies below, and whether that is a mean negative log density.
+
+    Autograd's graph knows cross entropies and bdl's likelihoods. Of other losses the scale may be part of the law.
     """
     node: Any = getattr(loss, "grad_fn", None) if loss.ndim == 0 else None
     factor = 1.0
     for _ in range(FAR):
         name = "" if node is None else node.name()
-        of_item = next((each.name() for each, _ in getattr(node, "next_functions", ()) if each is not None), "")
-        if name in CROSS_ENTROPIES or name == "MeanBackward0" and of_item in CROSS_ENTROPIES:
+        below = next((each for each, _ in getattr(node, "next_functions", ()) if each is not None), None)
+        if name in CROSS_ENTROPIES or name == "MeanBackward0" and _is_nll(below):
             return factor, name == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN
         constants = [c for c in _constants(node) if c.ndim == 0] if "Mul" in name else []
         divisor = getattr(node, "_saved_other", None) if name.startswith("Div") else None
@@ -140,7 +154,7 @@ def times_mean(loss: Tensor) -> tuple[float, bool]:
             factor /= float(divisor)
         else:
             break
-        node = next((each for each, _ in getattr(node, "next_functions", ()) if each is not None), None)
+        node = below
     return factor, False
 
 

@@ -204,6 +204,8 @@ SUMS = [
     lambda outputs, y: (outputs - y).square().sum(),
     lambda outputs, y: 0.5 * (outputs - y).abs().sum(),
     lambda outputs, y: nn.functional.binary_cross_entropy_with_logits(outputs, y.sigmoid(), reduction="sum"),
+    lambda outputs, y: bdl.GaussianNLL(0.3)(outputs, y).sum(),
+    lambda outputs, y: bdl.PoissonNLL()(outputs, y.square().round()).sum(),
 ]
 MEANS = [
     lambda outputs, y: mse(outputs, y) / len(y),
@@ -211,6 +213,8 @@ MEANS = [
     lambda outputs, y: mse(outputs, y, "mean"),
     lambda outputs, y: ((outputs - y).square() * torch.full((10, 1), 0.1)).sum(),
     lambda outputs, y: (outputs - y).square().mean(0).sum(),
+    lambda outputs, y: bdl.GaussianNLL(0.3)(outputs, y).mean(),
+    lambda outputs, y: 0.1 * bdl.PoissonNLL()(outputs, y.square().round()).sum(),
     lambda outputs, y: (outputs - y).square().sum(-1).mean(),
 ]
 
@@ -222,8 +226,17 @@ def test_a_sum_over_the_items_is_told(loss, told):
         sampler.step(closure_of(sampler, lambda: loss(net(x), x[:, :1])))
 
     lines = told_by(step)
-    assert len(lines) == told and all("a sum over (10, 1): take the mean over the items" in line for line in lines)
+    assert len(lines) == told and all(
+        "a sum over (10," in line and "take the mean over the items" in line for line in lines
+    )
     assert told_by(step, num_data=1) == []  # N = 1 is how one gives the energy itself
+
+
+def test_a_closure_that_returns_a_multiple_of_a_likelihood_is_told():
+    def step(net, sampler):
+        sampler.step(closure_of(sampler, lambda: 1000 * normal(net(torch.randn(10, 3))).mean()))
+
+    assert ["the closure back-propagates 1000 times" in line for line in told_by(step)] == [True]
 
 
 def by_itself(net, sampler):
@@ -288,7 +301,14 @@ def hooked_after(factor):
     return loop
 
 
+def normal(out):
+    return bdl.GaussianNLL(0.3)(out, torch.zeros(len(out), 1))
+
+
 LOOPS = [
+    (of(lambda out: normal(out).sum()), "the loop back-propagates a sum over (10,"),
+    (of(lambda out: 40 * normal(out).mean()), "the loop back-propagates 40 times the mean loss"),
+    (of(lambda out: normal(out).sum() / 10), None),
     (of(lambda out: out.square().sum()), "the loop back-propagates a sum over (10, 1): take the mean"),
     (of(lambda out: cross_entropy(out, "sum")), "the loop back-propagates a sum over (10,"),
     (of(lambda out: 1000 * cross_entropy(out)), "the loop back-propagates 1000 times the mean loss"),
