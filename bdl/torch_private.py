@@ -135,7 +135,7 @@ def _is_nll(node: Any) -> bool:
 
 
 def times_mean(loss: Tensor) -> tuple[float, bool]:
-    """By which constant a () loss multiplies what lies below, and whether that is a mean negative log density.
+    """The constant by which a () loss, or the sum of those of chains, multiplies a mean; whether that is a mean NLL.
 
     Autograd's graph knows cross entropies and bdl's likelihoods. Of other losses the scale may be part of the law.
     """
@@ -144,15 +144,16 @@ def times_mean(loss: Tensor) -> tuple[float, bool]:
     for _ in range(FAR):
         name = "" if node is None else node.name()
         below = next((each for each, _ in getattr(node, "next_functions", ()) if each is not None), None)
-        if name in CROSS_ENTROPIES or name == "MeanBackward0" and _is_nll(below):
-            return factor, name == "MeanBackward0" or getattr(node, "_saved_reduction", None) == MEAN
+        means = name.startswith("MeanBackward") and _is_nll(below)
+        if name in CROSS_ENTROPIES or means:
+            return factor, means or getattr(node, "_saved_reduction", None) == MEAN
         constants = [c for c in _constants(node) if c.ndim == 0] if "Mul" in name else []
         divisor = getattr(node, "_saved_other", None) if name.startswith("Div") else None
         if len(constants) == 1:
             factor *= float(constants[0])
         elif isinstance(divisor, Tensor) and divisor.ndim == 0 and not divisor.requires_grad:
             factor /= float(divisor)
-        else:
+        elif name != "SumBackward0":
             break
         node = below
     return factor, False

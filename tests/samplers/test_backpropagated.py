@@ -239,6 +239,17 @@ def test_a_closure_that_returns_a_multiple_of_a_likelihood_is_told():
     assert ["the closure back-propagates 1000 times" in line for line in told_by(step)] == [True]
 
 
+@pytest.mark.parametrize("factor", [1, 30])
+def test_a_multiple_is_told_of_chains_too(factor, recwarn):
+    net, x = bdl.ChainStack(nn.Linear(3, 1), 2, shared=True), torch.randn(40, 3)
+    sampler = bdl.Sampler(net.net.named_parameters(), bdl.SGHMC(), num_data=40, lr=1e-4, chains=2)
+    for _ in range(3):
+        sampler.zero_grad()
+        (factor * bdl.GaussianNLL(0.3)(net(x), x[:, :1]).mean(-1)).sum().backward()
+        sampler.step()
+    assert ["30 times the mean loss" in str(w.message) for w in recwarn] == [True] * (factor > 1)
+
+
 def by_itself(net, sampler):
     net(torch.randn(10, 3)).square().mean().backward()
 
