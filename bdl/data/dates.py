@@ -79,7 +79,12 @@ class DateColumn:
             raise Refused(self.name, f"{what} in {bad.sum()} of {len(values)} rows", "correct them")
         parts = parts_of(dates.fillna(fill))
         encoded = [part.encode(parts[part.name], place) for part in self.parts]
-        return with_gaps(self, encoded, missing, place, f"the median, {fill}")
+        return with_gaps(self, encoded, missing)
+
+    @property
+    def filling(self) -> str:
+        """What a missing value becomes, in words."""
+        return f"the median, {pd.Timestamp(self.fill)}"
 
 
 def holds_dates(values: Series) -> bool:

@@ -20,6 +20,7 @@ from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, is_rounding, of_each, perhaps_gaps
 from bdl.data.units import looks_like_numbers
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
+from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 
 Column = NumberColumn | CategoryColumn | DateColumn
@@ -85,9 +86,19 @@ class InputEncoding:
         last: nobody needs the columns afterwards, and the frame gives up each one for its inputs.
         """
         require_columns(frame, self.names, key, place)
+        gaps = {column: int(frame[column.name].isna().sum()) for column in self.columns if not column.gaps}
         take = frame.pop if last else frame.__getitem__
         parts = of_each(lambda column: column.encode(take(column.name), place).astype(np.float32), self.columns, place)
+        self._warn_of_gaps({column: count for column, count in gaps.items() if count}, len(parts[0]), place)
         return torch.from_numpy(np.concatenate(parts, 1))
+
+    def _warn_of_gaps(self, missing: Mapping[Column, int], rows: int, place: str) -> None:
+        """Warn, in one line, of columns that miss values though no training row does: the network knows no gaps."""
+        said = [f"{c.name} in {count:,}, which becomes {c.filling}" for c, count in missing.items()]
+        if said:
+            more = f"; ... ({len(said)} columns in all)" if len(said) > 8 else ""
+            line = f"{place}: values are missing, though in no training row: of {count_of(rows, 'row')}, "
+            warnings.warn(f"{line}{'; '.join(said[:8])}{more}", BdlWarning, 3)
 
     def to_plain(self) -> list[dict[str, Any]]:
         """The columns as values that JSON can hold."""

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from bdl.advice import override
+from bdl.advice import override, takes
 from bdl.data.frame import brief_list
-from bdl.data.values import EXACT, Series, as_numbers, as_texts, is_text, number_hint, spelling
+from bdl.data.total_rows import WORD
+from bdl.data.values import EXACT, Series, as_numbers, as_texts, holds_complex, is_text, number_hint, spelling
 from bdl.errors import BdlWarning, ConfigError
 
 T = TypeVar("T")
@@ -123,7 +124,12 @@ class NumberColumn:
         numbers = finite_numbers(values, CORRECT)
         missing = numbers.isna()
         scaled = standardised(numbers.fillna(self.fill) if missing.any() else numbers, self.mean, self.std)
-        return with_gaps(self, [scaled[:, None]], missing, place, f"its median, {self.fill:g}")
+        return with_gaps(self, [scaled[:, None]], missing)
+
+    @property
+    def filling(self) -> str:
+        """What a missing value becomes, in words."""
+        return f"its median, {self.fill:g}"
 
 
 @dataclass(frozen=True)
@@ -151,14 +157,18 @@ class CategoryColumn:
         codes = pd.Index(self.levels).get_indexer(pd.Index(texts.fillna(self.fill)))
         one_hot = np.zeros((len(codes), len(self.levels) + 1), np.float32)
         one_hot[np.arange(len(codes)), codes] = 1  # -1 is the last level
-        encoded = with_gaps(self, [one_hot], texts.isna(), place, f"the most frequent category, {self.fill}")
         if (unseen := codes < 0).any():
             warnings.warn(
                 f"{place}: {self.name} has categories in {unseen.sum()} of {len(texts)} rows that no training row has "
                 f"({texts[unseen].iloc[0]!r} is the first): they share one level of their own"
                 f"{self._look_alike(texts[unseen].unique())}", BdlWarning, 2,
             )  # fmt: skip
-        return encoded
+        return with_gaps(self, [one_hot], texts.isna())
+
+    @property
+    def filling(self) -> str:
+        """What a missing value becomes, in words."""
+        return f"the most frequent category, {self.fill}"
 
     def _look_alike(self, texts: Sequence[str]) -> str:
         """Which of these texts may mean a level, in words; empty where none does."""
@@ -218,6 +228,8 @@ def finite_numbers(values: Series, remedy: str) -> Series:
 
     Raises Refused for text and infinite numbers, and for whole numbers that float64 does not tell apart.
     """
+    if holds_complex(values):
+        raise Refused(str(values.name), "holds complex numbers", "give their real and imaginary parts a column each")
     numbers = as_numbers(values)
     largest = float(np.abs(numbers.to_numpy()).max(initial=0.0, where=numbers.notna().to_numpy()))
     if largest >= EXACT and pd.api.types.is_integer_dtype(values) and numbers.nunique() < values.nunique():
@@ -229,22 +241,22 @@ def finite_numbers(values: Series, remedy: str) -> Series:
         bad |= (numbers.isna() & values.notna()).to_numpy()
     if bad.any():
         example, row = values[bad].iloc[0], values.index[bad][0] + 1
-        hint = number_hint(values[bad])
+        hint = number_hint(values[bad]) or _hint_of_totals(values[bad])
         what = f"has '{example}' in row {row}, and no finite number in {bad.sum()} of {len(values)} rows"
         raise Refused(str(values.name), what, remedy if hint is None else f"{hint}; or {remedy}")
     return numbers
 
 
-def with_gaps(column: Any, encoded: Sequence[np.ndarray], missing: Series, place: str, fill: str) -> np.ndarray:
-    """(n, numbers): what is encoded, and 1 where a value is missing if training rows had gaps.
+def _hint_of_totals(values: Series) -> str | None:
+    """What to do about values that are words such as Total, as spreadsheets have them in their last row."""
+    if not all(isinstance(value, str) and WORD.fullmatch(value.strip()) for value in values):
+        return None
+    rows = [str(row + 1) for row in values.index]
+    if not takes("data.drop_rows"):
+        return f"leave {brief_list([f'row {row}' for row in rows])} out, if it holds totals"
+    return f"{override('data.drop_rows', rows)} leaves rows of totals out"
 
-    Where they had none, the network does not know gaps: warns, and says what they become, `fill`.
-    """
-    if column.gaps:
-        encoded = [*encoded, missing.to_numpy()[:, None]]
-    elif missing.any():
-        warnings.warn(
-            f"{place}: {column.name} is missing in {missing.sum()} of {len(missing)} rows, though in no training row: "
-            f"it becomes {fill}", BdlWarning, stacklevel=3,
-        )  # fmt: skip
-    return np.concatenate(encoded, 1)
+
+def with_gaps(column: Any, encoded: Sequence[np.ndarray], missing: Series) -> np.ndarray:
+    """(n, numbers): what is encoded, and 1 where a value is missing if training rows had gaps."""
+    return np.concatenate([*encoded, missing.to_numpy()[:, None]] if column.gaps else encoded, 1)

@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
+from bdl.advice import takes
+
 # Columns and tables of pandas, whose own annotations do not tell a type checker which of them `frame[name]` is.
 Series: TypeAlias = Any
 Frame: TypeAlias = Any
@@ -87,6 +89,11 @@ def is_text(values: Series) -> Series:
     return values.map(lambda value: isinstance(value, str)).astype(bool)
 
 
+def holds_complex(values: Series) -> bool:
+    """Whether a column holds complex numbers, which lose their imaginary part as numbers."""
+    return values.dtype.kind == "c" or values.dtype == object and bool(values.map(np.iscomplexobj).any())
+
+
 def as_numbers(values: Series) -> Series:
     """float64 numbers; NaN for what is missing and for what is no number."""
     if values.dtype == np.float64:
@@ -145,6 +152,8 @@ def holds_truth_values(values: Series) -> bool:
 def number_hint(values: Series) -> str | None:
     """What to do where all texts of a column are numbers under other signs; None elsewhere.
 
+    Where nobody can set `data.decimal`, as for rows to predict, it names the arguments of `pandas.read_csv`.
+
     >>> number_hint(pd.Series(["2,020", "950,5"]))
     'set data.decimal=comma, and data.thousands=point if it has points too'
     >>> number_hint(pd.Series(["a", "2,5"])) is None
@@ -155,7 +164,14 @@ def number_hint(values: Series) -> str | None:
     texts = {text.strip() for text in values[is_text(values)].unique()}
     if not texts:
         return None
-    return next((hint for pattern, hint in HINTS.items() if all(re.fullmatch(pattern, t) for t in texts)), None)
+    hint = next((hint for pattern, hint in HINTS.items() if all(re.fullmatch(pattern, t) for t in texts)), None)
+    if hint is None or takes("data.decimal"):
+        return hint
+    return re.sub(
+        r"data\.(\w+)=(\w+)",
+        lambda m: f"{m[1]}={SIGNS[m[2]]!r}",
+        hint.replace("set ", "make numbers of it, as pandas.read_csv does with ", 1),
+    )
 
 
 def nearest_name(name: str, columns: Sequence[str]) -> str | None:

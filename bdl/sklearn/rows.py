@@ -13,6 +13,7 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
+from bdl.data.values import holds_complex
 from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 
@@ -137,7 +138,9 @@ def _not_numbers(values: pd.Series) -> str | None:
     """What a column holds that is no number, in words; None for numbers."""
     if values.dtype.kind in "mM":
         return "dates or times"
-    if values.dtype.kind in "biufc" or pd.api.types.is_numeric_dtype(values):
+    if holds_complex(values):
+        return "complex numbers"
+    if values.dtype.kind in "biuf" or pd.api.types.is_numeric_dtype(values):
         return None
     texts = [v for v in values if isinstance(v, str) and not _is_number(v)]
     return f"text ({texts[0]!r})" if texts else None

@@ -1,15 +1,19 @@
 """Tests of `bdl.data.encoding` and `bdl.data.far`: rows far from all training rows are told by column and share."""
 
+import contextlib
+import re
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from bdl.advice import naming
 from bdl.data.encoding import InputEncoding
 from bdl.data.far import warn_of_far
-from bdl.data.kinds import CategoryColumn
-from bdl.errors import BdlWarning
+from bdl.data.kinds import CategoryColumn, NumberColumn
+from bdl.data.values import number_hint
+from bdl.errors import BdlWarning, ConfigError
 
 N = 300
 TRAIN = pd.DataFrame({"size": np.random.default_rng(0).normal(1.7, 0.2, N), "kind": ["a", "b", "c"] * (N // 3)})
@@ -106,3 +110,44 @@ def test_an_unseen_category_names_the_level_it_looks_like(text):
         column.encode(pd.Series([text, "blue", "A+", "green"]), "new.csv")
     assert len(told) == 1
     assert f"; {text.strip()!r} looks like 'blue': write each as in training" in str(told[0].message)
+
+
+def test_gaps_that_no_training_row_has_are_told_in_one_line():
+    rows = pd.DataFrame({"size": [1.7, None, None], "kind": ["a", None, "b"]})
+    with pytest.warns(BdlWarning) as told:
+        x = ENCODING.encode(rows, "", "new.csv")
+    assert len(told) == 1 and x.isfinite().all()
+    assert "of 3 rows, size in 2, which becomes its median, 1.6" in str(told[0].message)
+    assert "; kind in 1, which becomes the most frequent category, a" in str(told[0].message)
+
+
+@pytest.mark.parametrize("sizes", [[1j, 2j, 1 + 1j], pd.Series([1.7, 1.8, 1 + 1j], dtype=object)])
+def test_complex_numbers_are_refused(sizes):
+    with pytest.raises(
+        ConfigError, match="t: size holds complex numbers: give their real and imaginary parts a column"
+    ):
+        ENCODING.encode(pd.DataFrame({"size": sizes, "kind": "a"}), "", "t")
+    with pytest.raises(ConfigError, match="size holds complex numbers"):
+        InputEncoding.learn(pd.DataFrame({"size": sizes}), ["size"], (), 50, "t")
+
+
+@pytest.mark.parametrize("keys, remedy", [
+    (True, "data.drop_rows=[4] leaves rows of totals out"), (False, "leave row 4 out, if it holds totals"),
+])  # fmt: skip
+def test_a_total_among_numbers_is_no_gap(keys, remedy):
+    rows = pd.DataFrame({"size": [1.7, 1.8, 1.9, "Total"]})
+    learned = InputEncoding((NumberColumn("size", 1.7, 0.1, 1.7, False),))
+    with pytest.raises(ConfigError, match=re.escape(remedy)), contextlib.nullcontext() if keys else naming({}):
+        learned.encode(rows, "", "t")
+    if keys:
+        with pytest.raises(ConfigError, match=re.escape(remedy)):
+            InputEncoding.learn(rows, ["size"], (), 50, "t")
+
+
+def test_signs_of_numbers_are_told_as_the_reader_can_set_them():
+    texts = pd.Series(["170,5", "1.171,2"])
+    assert number_hint(texts) == "set data.decimal=comma, and data.thousands=point if it has points too"
+    with naming({}):
+        assert number_hint(texts) == (
+            "make numbers of it, as pandas.read_csv does with decimal=',', and thousands='.' if it has points too"
+        )

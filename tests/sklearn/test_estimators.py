@@ -451,3 +451,14 @@ def test_fit_tells_a_verdict_that_is_not_trust_once_and_keeps_it():
         model.fit(x, np.sin(x[:, 0]))
     assert len([w for w in said if issubclass(w.category, bdl.VerdictWarning)]) == 1 and said[0].filename == __file__
     assert model.verdict_.outcome != "trust" and str(said[0].message).startswith(model.verdict_.line)
+
+
+@pytest.mark.parametrize("dtype", [complex, object])
+def test_complex_numbers_are_refused(regressor, dtype):
+    X, y = rows()
+    with pytest.raises(ConfigError, match="X: column 'size' holds complex numbers"):
+        BayesianMLPRegressor(**SMALL).fit((X + 1j).astype(dtype), y)
+    with pytest.raises(ConfigError, match="X: column 'size' holds complex numbers"):
+        regressor.predict((X + 1j).astype(dtype))
+    with pytest.raises(ConfigError, match="y holds complex numbers"):
+        BayesianMLPRegressor(**SMALL).fit(X, (y + 1j).astype(dtype))
