@@ -13,7 +13,7 @@ from bdl.data.dates import EPOCH, DateColumn, days_of, parse
 from bdl.data.encoding import Column
 from bdl.data.kinds import NumberColumn
 from bdl.data.values import Frame, Series, as_numbers
-from bdl.display import figures
+from bdl.display import count_of, figures
 from bdl.errors import BdlWarning
 
 FAR = 10.0  # standard deviations from the mean, below which no input is called far: a few rows bound nothing
@@ -109,5 +109,5 @@ def _far_dates(column: DateColumn, values: Series) -> str | None:
 
 
 def _counted(name: str, values: Series, far: Series, form: str) -> str:
-    share = f"{name} in {int(far.sum()):,} of {len(far):,} rows ({100 * far.mean():.3g} %)"
+    share = f"{name} in {int(far.sum()):,} of {count_of(len(far), 'row')} ({100 * far.mean():.3g} %)"
     return f"{share}, {form.format(values[far].iloc[0])} in row {values.index[far][0] + 1}"

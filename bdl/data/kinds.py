@@ -16,6 +16,7 @@ from bdl.advice import override, takes
 from bdl.data.frame import brief_list
 from bdl.data.total_rows import WORD
 from bdl.data.values import EXACT, Series, as_numbers, as_texts, holds_complex, is_text, number_hint, spelling
+from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 
 T = TypeVar("T")
@@ -159,7 +160,8 @@ class CategoryColumn:
         one_hot[np.arange(len(codes)), codes] = 1  # -1 is the last level
         if (unseen := codes < 0).any():
             warnings.warn(
-                f"{place}: {self.name} has categories in {unseen.sum()} of {len(texts)} rows that no training row has "
+                f"{place}: {self.name} has categories in {unseen.sum()} of {count_of(len(texts), 'row')} that "
+                "no training row has "
                 f"({texts[unseen].iloc[0]!r} is the first): they share one level of their own"
                 f"{self._look_alike(texts[unseen].unique())}", BdlWarning, 2,
             )  # fmt: skip
@@ -218,7 +220,9 @@ def standardised(numbers: Series, mean: float, std: float) -> np.ndarray:
     scaled = (numbers.to_numpy() - mean) / std
     if (far := ~(np.abs(scaled) < LARGEST)).any():
         example, row = numbers[far].iloc[0], numbers.index[far][0] + 1
-        what = f"has {example:g} in row {row}, too far from the mean {mean:g} ({far.sum()} of {len(far)} rows)"
+        what = (
+            f"has {example:g} in row {row}, too far from the mean {mean:g} ({far.sum()} of {count_of(len(far), 'row')})"
+        )
         raise Refused(str(numbers.name), what, "correct them, or give them in other units")
     return scaled
 
@@ -242,7 +246,7 @@ def finite_numbers(values: Series, remedy: str) -> Series:
     if bad.any():
         example, row = values[bad].iloc[0], values.index[bad][0] + 1
         hint = number_hint(values[bad]) or _hint_of_totals(values[bad])
-        what = f"has '{example}' in row {row}, and no finite number in {bad.sum()} of {len(values)} rows"
+        what = f"has '{example}' in row {row}, and no finite number in {bad.sum()} of {count_of(len(values), 'row')}"
         raise Refused(str(values.name), what, remedy if hint is None else f"{hint}; or {remedy}")
     return numbers
 

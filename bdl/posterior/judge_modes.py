@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from bdl.display import count_of
 from bdl.posterior.judgements import (
     COUNTED,
     ESS,
@@ -64,7 +65,8 @@ def apart(m: Numbers, name: str, value: str) -> Judgement:
     again = repeats(m)
     same = "another run predicts the same" if again.outcome == "trust" else again.words.partition(";")[0]
     known = not math.isnan(m["modes/seen"])
-    seen = f" ({m['chains']:.0f} chains form {m['modes/seen']:.0f} groups of about the same outputs)" if known else ""
+    groups = f"{count_of(m['chains'], 'chain')} form {count_of(m['modes/seen'], 'group')}" if known else ""
+    seen = f" ({groups} of about the same outputs)" if known else ""
     sure = alone(m) >= REST and not math.isnan(m["rhat/trend"])  # with few draws of a chain its trend says little
     stays = "; R-hat hardly falls with the steps, so more samples would not help" if sure else ""
     words = f"an ensemble over modes{seen}: {same}, but {_weights(m)}{stays}"

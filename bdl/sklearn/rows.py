@@ -31,7 +31,9 @@ def rows_that_count(X: np.ndarray, y: np.ndarray, groups: Any, weights: Any) -> 
         given = np.full(0, np.nan)  # which is refused
     w = given if given.ndim else np.full(len(y), given)
     if w.shape != (len(y),) or not np.isfinite(w).all() or (w < 0).any():
-        raise ConfigError(f"sample_weight must have one finite number >= 0 for each of {len(y)} rows: correct it")
+        raise ConfigError(
+            f"sample_weight must have one finite number >= 0 for each of {count_of(len(y), 'row')}: correct it"
+        )
     counts = w > 0
     if counts.sum() < 2:
         raise ConfigError("sample_weight is zero in all rows but one, or in all: give more rows a weight above 0")

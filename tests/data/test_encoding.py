@@ -151,3 +151,8 @@ def test_signs_of_numbers_are_told_as_the_reader_can_set_them():
         assert number_hint(texts) == (
             "make numbers of it, as pandas.read_csv does with decimal=',', and thousands='.' if it has points too"
         )
+
+
+def test_one_row_is_no_rows():
+    with pytest.raises(ConfigError, match="no finite number in 1 of 1 row: "):
+        ENCODING.encode(pd.DataFrame({"size": ["big"], "kind": "a"}), "", "t")
