@@ -19,7 +19,11 @@ from bdl.errors import ConfigError
 
 Call = Callable[..., Any]
 
-SUM = 2  # torch's number of reduction="sum"
+MEAN, SUM = 1, 2  # torch's numbers of reduction="mean" and "sum"
+NLL = "bdl.nll"  # the key of a note in autograd's graph
+CROSS_ENTROPIES = (
+    "NllLossBackward0", "NllLoss2DBackward0", "BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0",
+)  # fmt: skip
 FAR = 16  # operations between a loss and what it is a mean over: sums, factors, a second term
 _foreach_copy: Any = getattr(torch, "_foreach_copy_", None)
 
@@ -77,6 +81,11 @@ def has_tensor_hooks(tensor: Tensor) -> bool:
     return any(getattr(tensor, name, True) for name in ("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
+def has_hooks_after(tensor: Tensor) -> bool:
+    """Whether hooks run once the gradient of a tensor of this process is accumulated; those of FSDP move parts."""
+    return bool(getattr(tensor, "_post_accumulate_grad_hooks", None)) and not lies_in_parts(tensor)
+
+
 def reduced_shape(loss: Tensor) -> tuple[int, ...]:
     """The shape of what a () or (C,) loss is a mean over, by autograd's graph; () where it is not known."""
     node, passed = loss.grad_fn, ((), tuple(loss.shape))
@@ -108,8 +117,46 @@ def adds_up(loss: Tensor) -> tuple[int, ...]:
         node = below
     else:
         return ()
-    whole = node.name() == "SumBackward0" and not _is_weighted(below)
+    whole = node.name() == "SumBackward0" and (_is_nll(below) or not _is_weighted(below))
     return shape if whole or getattr(node, "_saved_reduction", None) == SUM else ()
+
+
+def note_nll(losses: Tensor) -> None:
+    """Note in autograd's graph that losses (..., B) are negative log densities of items."""
+    if not torch.compiler.is_compiling() and not in_function_transform():
+        node: Any = losses.grad_fn
+        if node is not None:
+            node.metadata[NLL] = True
+
+
+def _is_nll(node: Any) -> bool:
+    """Whether a node makes losses that are noted, or cross entropies."""
+    return node is not None and (node.name() in CROSS_ENTROPIES or NLL in node.metadata)
+
+
+def times_mean(loss: Tensor) -> tuple[float, bool]:
+    """The constant by which a () loss, or the sum of those of chains, multiplies a mean; whether that is a mean NLL.
+
+    Autograd's graph knows cross entropies and bdl's likelihoods. Of other losses the scale may be part of the law.
+    """
+    node: Any = getattr(loss, "grad_fn", None) if loss.ndim == 0 else None
+    factor = 1.0
+    for _ in range(FAR):
+        name = "" if node is None else node.name()
+        below = next((each for each, _ in getattr(node, "next_functions", ()) if each is not None), None)
+        means = name.startswith("MeanBackward") and _is_nll(below)
+        if name in CROSS_ENTROPIES or means:
+            return factor, means or getattr(node, "_saved_reduction", None) == MEAN
+        constants = [c for c in _constants(node) if c.ndim == 0] if "Mul" in name else []
+        divisor = getattr(node, "_saved_other", None) if name.startswith("Div") else None
+        if len(constants) == 1:
+            factor *= float(constants[0])
+        elif isinstance(divisor, Tensor) and divisor.ndim == 0 and not divisor.requires_grad:
+            factor /= float(divisor)
+        elif name != "SumBackward0":
+            break
+        node = below
+    return factor, False
 
 
 def _is_weighted(node: Any) -> bool:

@@ -16,6 +16,7 @@ from bdl.data.kinds import of_each
 from bdl.data.split import divide, hold_out, train_test_rows
 from bdl.data.together import Order, Parts, check_apart, group_codes, groups_for_test, last_rows
 from bdl.data.values import Frame, Series, Task
+from bdl.display import count_of
 from bdl.errors import ConfigError
 
 SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
@@ -274,7 +275,7 @@ class TableSplit:
         if names.isna().any():
             raise ConfigError(
                 f"{name} has {rows[column][names.isna()].iloc[0]!r} in {place}, which names no "
-                f"split ({names.isna().sum()} of {len(rows)} rows): write train, val or test"
+                f"split ({names.isna().sum()} of {count_of(len(rows), 'row')}): write train, val or test"
             )
         missing = [split for split in ("train", "test") if not (names == split).any()]
         if missing:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from bdl.data.kinds import NumberColumn, Refused, with_gaps
 from bdl.data.values import Frame, Series, as_texts
+from bdl.display import count_of
 from bdl.errors import BdlWarning
 
 MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
@@ -76,10 +77,15 @@ class DateColumn:
         if (bad := (missing & values.notna()).to_numpy()).any():
             written = "" if self.format == TYPED else f" as {fill.strftime(self.format)}{self.zone} is"
             what = f"has '{values[bad].iloc[0]}' in row {values.index[bad][0] + 1}, and no date written{written}"
-            raise Refused(self.name, f"{what} in {bad.sum()} of {len(values)} rows", "correct them")
+            raise Refused(self.name, f"{what} in {bad.sum()} of {count_of(len(values), 'row')}", "correct them")
         parts = parts_of(dates.fillna(fill))
         encoded = [part.encode(parts[part.name], place) for part in self.parts]
-        return with_gaps(self, encoded, missing, place, f"the median, {fill}")
+        return with_gaps(self, encoded, missing)
+
+    @property
+    def filling(self) -> str:
+        """What a missing value becomes, in words."""
+        return f"the median, {pd.Timestamp(self.fill)}"
 
 
 def holds_dates(values: Series) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -21,14 +20,12 @@ from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, is_rounding, of_each, perhaps_gaps
 from bdl.data.units import looks_like_numbers
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
-from bdl.display import figures
+from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 
 Column = NumberColumn | CategoryColumn | DateColumn
-FAR = 10.0  # standard deviations from the mean, below which no input is called far: a few rows bound nothing
 KINDS: dict[str, type[Column]] = {"number": NumberColumn, "category": CategoryColumn, "date": DateColumn}
 MOST_BYTES = 2**32  # that inputs of categories take, in all training rows
-FEW_ROWS, SMALLER = 5, 100.0  # rows that tell a unit, and how many times smaller their numbers are
 NESTED = (list, tuple, dict, set, np.ndarray)
 
 
@@ -89,37 +86,19 @@ class InputEncoding:
         last: nobody needs the columns afterwards, and the frame gives up each one for its inputs.
         """
         require_columns(frame, self.names, key, place)
+        gaps = {column: int(frame[column.name].isna().sum()) for column in self.columns if not column.gaps}
         take = frame.pop if last else frame.__getitem__
         parts = of_each(lambda column: column.encode(take(column.name), place).astype(np.float32), self.columns, place)
+        self._warn_of_gaps({column: count for column, count in gaps.items() if count}, len(parts[0]), place)
         return torch.from_numpy(np.concatenate(parts, 1))
 
-    def warn_of_far(self, frame: Frame, rows: int, place: str) -> None:
-        """Warn of numbers beyond all that training rows have, as those in another unit are; one line for all columns.
-
-        Of N numbers none is farther from their mean than std sqrt(N - 1). Numbers in a larger unit, such as kilometres
-        for metres, are near 0, and no farther than that.
-
-        rows: N, how many training rows there were.
-        """
-        bound, said = max(FAR, math.sqrt(max(0, rows - 1))), []
-        for column in (column for column in self.columns if isinstance(column, NumberColumn)):
-            values = as_numbers(frame[column.name])
-            if _is_smaller_unit(values, column):
-                what = f"{column.name} in all {len(frame):,} rows, {values.min():g} to {values.max():g}, "
-                said.append(f"{what}and {figures(column.mean)} ± {figures(column.std, 2)} in training")
-                continue
-            distance = (values - column.mean).abs()
-            if count := int((far := distance > bound * column.std).sum()):
-                example, row = frame[column.name][far].iloc[0], frame.index[far][0] + 1
-                what = f"{column.name} in {count:,} of {len(frame):,} rows ({100 * count / len(frame):.3g} %), "
-                said.append(
-                    f"{what}{example:g} in row {row}, and {figures(column.mean)} ± {figures(column.std, 2)} in training"
-                )
+    def _warn_of_gaps(self, missing: Mapping[Column, int], rows: int, place: str) -> None:
+        """Warn, in one line, of columns that miss values though no training row does: the network knows no gaps."""
+        said = [f"{c.name} in {count:,}, which becomes {c.filling}" for c, count in missing.items()]
         if said:
-            line = f"{place}: inputs are far from all training rows: {'; '.join(said[:8])}"
             more = f"; ... ({len(said)} columns in all)" if len(said) > 8 else ""
-            remedy = "predictions of these rows say nothing; correct the numbers, or give them in the unit of training"
-            warnings.warn(f"{line}{more}: {remedy}", BdlWarning, 3)
+            line = f"{place}: values are missing, though in no training row: of {count_of(rows, 'row')}, "
+            warnings.warn(f"{line}{'; '.join(said[:8])}{more}", BdlWarning, 3)
 
     def to_plain(self) -> list[dict[str, Any]]:
         """The columns as values that JSON can hold."""
@@ -149,16 +128,6 @@ def _refuse_many_inputs(columns: Sequence[Column], rows: int, place: str) -> Non
             f", {len(widest.levels):,} of them {widest.name}: {override('data.drop', [widest.name])} leaves it out, a "
             "lower data.max_levels refuses such columns"
         )
-
-
-def _is_smaller_unit(values: Series, column: NumberColumn) -> bool:
-    """Whether different numbers are all SMALLER times below the training median of a column that keeps away from 0.
-
-    Of few rows, of equal ones, and of columns whose standard deviation exceeds their mean, nothing is known.
-    """
-    seen = values.dropna().abs()
-    apart = len(seen) >= FEW_ROWS and seen.nunique() > 1 and abs(column.mean) >= column.std
-    return apart and SMALLER * seen.max() < abs(column.fill)
 
 
 def _numbers_rows(values: Series) -> bool:

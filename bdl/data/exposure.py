@@ -13,6 +13,7 @@ from bdl.advice import override
 from bdl.data.frame import require_columns
 from bdl.data.kinds import finite_numbers, of_each
 from bdl.data.values import Frame, Series
+from bdl.display import count_of
 from bdl.errors import ConfigError
 
 REMEDY = "correct them, or leave these rows out"
@@ -54,6 +55,6 @@ def positive_numbers(values: Series, place: str, key: str) -> np.ndarray:
         use, row = key.removeprefix("data."), numbers.index[bad][0] + 1
         raise ConfigError(
             f"{override(key, str(values.name))}: the {use} is {what} in row {row} of {place}, and must be above 0 "
-            f"({bad.sum()} of {len(numbers)} rows): {REMEDY}"
+            f"({bad.sum()} of {count_of(len(numbers), 'row')}): {REMEDY}"
         )
     return numbers.to_numpy(np.float64, copy=True)

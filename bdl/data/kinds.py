@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from bdl.advice import override
+from bdl.advice import override, takes
 from bdl.data.frame import brief_list
-from bdl.data.values import EXACT, Series, as_numbers, as_texts, is_text, number_hint
+from bdl.data.total_rows import WORD
+from bdl.data.values import EXACT, Series, as_numbers, as_texts, holds_complex, is_text, number_hint, spelling
+from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 
 T = TypeVar("T")
@@ -22,6 +24,7 @@ R = TypeVar("R")
 
 FEW_WORDS = 5  # different words between numbers that a message lists
 ROUNDED = 1e-12  # relative differences below it are rounding
+TAIL = 0.01  # the share of training rows below `NumberColumn.low`, and above `high`
 LARGEST = float(np.finfo(np.float32).max)
 CORRECT = "correct them, or leave the fields empty"
 
@@ -88,7 +91,7 @@ class NumberColumn:
     """A column of numbers: (value - mean) / std, with the mean and the standard deviation of the training rows.
 
     A missing value becomes the median of the training rows, `fill`. If training rows had gaps, a further number is 1
-    where the value is missing.
+    where the value is missing. The middle 98 % of the training rows go from `low` to `high`, or nobody has noted it.
     """
 
     name: str
@@ -96,6 +99,12 @@ class NumberColumn:
     std: float
     fill: float
     gaps: bool
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(end, float | int | None) for end in (self.low, self.high)):
+            raise TypeError("low or high")  # a file that was altered
 
     @staticmethod
     def learn(values: Series, remedy: str = CORRECT) -> NumberColumn:
@@ -106,14 +115,22 @@ class NumberColumn:
         unit = unit_of(seen[~gaps])  # in it, the sum of the two in the middle is finite
         fill = unit * float(np.median(seen[~gaps] / unit))
         mean, std = standardisation(numbers.fillna(fill) if gaps.any() else numbers)
-        return NumberColumn(str(values.name), mean, std, fill, bool(gaps.any()))
+        tail = int(TAIL * (np.count_nonzero(~gaps) - 1))
+        ordered = np.partition(seen[~gaps], (tail, -1 - tail))
+        ends = float(ordered[tail]), float(ordered[-1 - tail])
+        return NumberColumn(str(values.name), mean, std, fill, bool(gaps.any()), *ends)
 
     def encode(self, values: Series, place: str) -> np.ndarray:
         """(n, 1 or 2). Raises Refused for text, for infinite numbers, and for those too far from the mean."""
         numbers = finite_numbers(values, CORRECT)
         missing = numbers.isna()
         scaled = standardised(numbers.fillna(self.fill) if missing.any() else numbers, self.mean, self.std)
-        return with_gaps(self, [scaled[:, None]], missing, place, f"its median, {self.fill:g}")
+        return with_gaps(self, [scaled[:, None]], missing)
+
+    @property
+    def filling(self) -> str:
+        """What a missing value becomes, in words."""
+        return f"its median, {self.fill:g}"
 
 
 @dataclass(frozen=True)
@@ -141,13 +158,26 @@ class CategoryColumn:
         codes = pd.Index(self.levels).get_indexer(pd.Index(texts.fillna(self.fill)))
         one_hot = np.zeros((len(codes), len(self.levels) + 1), np.float32)
         one_hot[np.arange(len(codes)), codes] = 1  # -1 is the last level
-        encoded = with_gaps(self, [one_hot], texts.isna(), place, f"the most frequent category, {self.fill}")
         if (unseen := codes < 0).any():
             warnings.warn(
-                f"{place}: {self.name} has categories in {unseen.sum()} of {len(texts)} rows that no training row has "
-                f"({texts[unseen].iloc[0]!r} is the first): they share one level of their own", BdlWarning, 2,
+                f"{place}: {self.name} has categories in {unseen.sum()} of {count_of(len(texts), 'row')} that "
+                "no training row has "
+                f"({texts[unseen].iloc[0]!r} is the first): they share one level of their own"
+                f"{self._look_alike(texts[unseen].unique())}", BdlWarning, 2,
             )  # fmt: skip
-        return encoded
+        return with_gaps(self, [one_hot], texts.isna())
+
+    @property
+    def filling(self) -> str:
+        """What a missing value becomes, in words."""
+        return f"the most frequent category, {self.fill}"
+
+    def _look_alike(self, texts: Sequence[str]) -> str:
+        """Which of these texts may mean a level, in words; empty where none does."""
+        levels = {spelling(level): level for level in self.levels}
+        alike = [f"{text!r} looks like {levels[key]!r}" for text in texts if (key := spelling(text)) in levels]
+        more = f"; ... ({len(alike)} such categories)" if len(alike) > FEW_WORDS else ""
+        return f"; {', '.join(alike[:FEW_WORDS])}{more}: write each as in training" if alike else ""
 
 
 def unit_of(numbers: np.ndarray) -> float:
@@ -190,7 +220,9 @@ def standardised(numbers: Series, mean: float, std: float) -> np.ndarray:
     scaled = (numbers.to_numpy() - mean) / std
     if (far := ~(np.abs(scaled) < LARGEST)).any():
         example, row = numbers[far].iloc[0], numbers.index[far][0] + 1
-        what = f"has {example:g} in row {row}, too far from the mean {mean:g} ({far.sum()} of {len(far)} rows)"
+        what = (
+            f"has {example:g} in row {row}, too far from the mean {mean:g} ({far.sum()} of {count_of(len(far), 'row')})"
+        )
         raise Refused(str(numbers.name), what, "correct them, or give them in other units")
     return scaled
 
@@ -200,6 +232,8 @@ def finite_numbers(values: Series, remedy: str) -> Series:
 
     Raises Refused for text and infinite numbers, and for whole numbers that float64 does not tell apart.
     """
+    if holds_complex(values):
+        raise Refused(str(values.name), "holds complex numbers", "give their real and imaginary parts a column each")
     numbers = as_numbers(values)
     largest = float(np.abs(numbers.to_numpy()).max(initial=0.0, where=numbers.notna().to_numpy()))
     if largest >= EXACT and pd.api.types.is_integer_dtype(values) and numbers.nunique() < values.nunique():
@@ -211,22 +245,22 @@ def finite_numbers(values: Series, remedy: str) -> Series:
         bad |= (numbers.isna() & values.notna()).to_numpy()
     if bad.any():
         example, row = values[bad].iloc[0], values.index[bad][0] + 1
-        hint = number_hint(values[bad])
-        what = f"has '{example}' in row {row}, and no finite number in {bad.sum()} of {len(values)} rows"
+        hint = number_hint(values[bad]) or _hint_of_totals(values[bad])
+        what = f"has '{example}' in row {row}, and no finite number in {bad.sum()} of {count_of(len(values), 'row')}"
         raise Refused(str(values.name), what, remedy if hint is None else f"{hint}; or {remedy}")
     return numbers
 
 
-def with_gaps(column: Any, encoded: Sequence[np.ndarray], missing: Series, place: str, fill: str) -> np.ndarray:
-    """(n, numbers): what is encoded, and 1 where a value is missing if training rows had gaps.
+def _hint_of_totals(values: Series) -> str | None:
+    """What to do about values that are words such as Total, as spreadsheets have them in their last row."""
+    if not all(isinstance(value, str) and WORD.fullmatch(value.strip()) for value in values):
+        return None
+    rows = [str(row + 1) for row in values.index]
+    if not takes("data.drop_rows"):
+        return f"leave {brief_list([f'row {row}' for row in rows])} out, if it holds totals"
+    return f"{override('data.drop_rows', rows)} leaves rows of totals out"
 
-    Where they had none, the network does not know gaps: warns, and says what they become, `fill`.
-    """
-    if column.gaps:
-        encoded = [*encoded, missing.to_numpy()[:, None]]
-    elif missing.any():
-        warnings.warn(
-            f"{place}: {column.name} is missing in {missing.sum()} of {len(missing)} rows, though in no training row: "
-            f"it becomes {fill}", BdlWarning, stacklevel=3,
-        )  # fmt: skip
-    return np.concatenate(encoded, 1)
+
+def with_gaps(column: Any, encoded: Sequence[np.ndarray], missing: Series) -> np.ndarray:
+    """(n, numbers): what is encoded, and 1 where a value is missing if training rows had gaps."""
+    return np.concatenate([*encoded, missing.to_numpy()[:, None]] if column.gaps else encoded, 1)

@@ -15,6 +15,7 @@ from bdl.advice import override
 from bdl.data.frame import brief_list, require_columns
 from bdl.data.together import Order
 from bdl.data.values import Frame, Series, as_texts
+from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 
 KEY, SERIES, ROW = " key", " series", " row"  # columns beside those of a table, whose names begin with no blank
@@ -85,7 +86,10 @@ class Lags:
                 "series, or smaller lags"
             )
         if not complete.all():
-            line = f"{place}: {(~complete).sum()} of {len(frame)} rows have fewer than {self.longest} rows before them"
+            line = (
+                f"{place}: {(~complete).sum()} of {count_of(len(frame), 'row')} have fewer than {self.longest} "
+                "rows before them"
+            )
             warnings.warn(
                 f"{line} in their series, with the values that data.lags asks for, and are left out", BdlWarning, 3
             )
@@ -125,7 +129,7 @@ class Lags:
             )
         if first.any():
             warnings.warn(
-                f"{place}: {first.sum()} of {len(frame)} rows, the first of their series, have fewer than "
+                f"{place}: {first.sum()} of {count_of(len(frame), 'row')}, the first of their series, have fewer than "
                 f"{self.longest} rows before them: they serve the later ones, and have no prediction", BdlWarning, 3,
             )  # fmt: skip
         self._warn_of_holes(rows, place)
@@ -160,7 +164,8 @@ class Lags:
             remedy = "data.group names the column that tells series apart" if self.series is None else "leave one out"
             raise ConfigError(
                 f"{place}: row {row + 1} has {self.order.name}={frame[self.order.name].iloc[row]} like another row of "
-                f"its series, so that neither is the earlier one ({double.sum()} of {len(frame)} rows): {remedy}"
+                f"its series, so that neither is the earlier one ({double.sum()} of "
+                f"{count_of(len(frame), 'row')}): {remedy}"
             )
         if self.last:
             before: Frame = pd.DataFrame([{**row, ROW: -1} for row in self.last])

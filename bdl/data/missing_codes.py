@@ -13,6 +13,7 @@ from bdl.advice import override, takes
 from bdl.data.dates import days_of, find_format, holds_dates, parse
 from bdl.data.kinds import Refused
 from bdl.data.values import Frame, Series, as_numbers, as_texts
+from bdl.display import count_of
 from bdl.errors import BdlWarning
 
 USUAL = re.compile(r"9+|[1-9]*(77|88|99)|999\.25|98|97")  # codes of questionnaires and instruments, without sign
@@ -50,7 +51,7 @@ def warn_of_codes(
         if codes := missing_codes(values):
             found += [(name, code) for code in codes]
             others = values[~np.isin(values, codes)]
-            counted = (f"{_written(code)} in {(n := (values == code).sum()):,} of {len(frame):,} rows "
+            counted = (f"{_written(code)} in {(n := (values == code).sum()):,} of {count_of(len(frame), 'row')} "
                        f"({100 * n / len(frame):.3g} %)" for code in codes)  # fmt: skip
             lines.append(f"{name} is {' and '.join(counted)}, all others {others.min():g} to {others.max():g}")
     if not lines:
@@ -82,7 +83,8 @@ def _codes_of_dates(values: Series, day_first: bool | None, words: list[str]) ->
     words += (written := list(texts[coded].unique()))
     others = dates[~coded].dropna()
     return (
-        f"{values.name} is {' or '.join(written[:MOST])} in {(n := int(coded.sum())):,} of {len(values):,} rows "
+        f"{values.name} is {' or '.join(written[:MOST])} in {(n := int(coded.sum())):,} of "
+        f"{count_of(len(values), 'row')} "
         f"({100 * n / len(values):.3g} %), all others {others.min():%Y-%m-%d} to {others.max():%Y-%m-%d}"
     )
 

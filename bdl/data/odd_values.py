@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from bdl.data.dates import holds_dates
-from bdl.data.values import Frame, Series, as_numbers, as_texts, is_text
+from bdl.data.values import Frame, Series, as_numbers, as_texts, is_text, spelling
 from bdl.errors import BdlWarning
 
 LEAST, LEVELS = 20, 10  # rows, and different values, below which nothing is known of a column
@@ -19,7 +19,7 @@ BEYOND = 1000.0  # times as far from the median as all others
 
 
 def warn_of_odd_values(frame: Frame, names: Sequence[str], place: str) -> None:
-    """Warn of categories that differ in capitals and blanks alone, and of numbers that dwarf a column; a line for each.
+    """Warn of categories that differ in their spelling alone, and of numbers that dwarf a column; a line for each.
 
     names: the columns that the run reads, targets included.
     """
@@ -45,7 +45,7 @@ def warn_of_odd_values(frame: Frame, names: Sequence[str], place: str) -> None:
 
 
 def spellings(values: Series) -> list[str]:
-    """The first categories of a column that differ in capitals and blanks alone; [] where there are none.
+    """The first categories of a column that differ in their `spelling` alone; [] where there are none.
 
     >>> spellings(pd.Series(["red", "Red", "blue"]))
     ['Red', 'red']
@@ -57,7 +57,7 @@ def spellings(values: Series) -> list[str]:
         return []
     seen: dict[str, list[str]] = {}
     for text in sorted(set(as_texts(pd.Series(distinct, dtype=object)))):
-        seen.setdefault("".join(text.casefold().split()), []).append(text)
+        seen.setdefault(spelling(text), []).append(text)
     return next((alike for alike in seen.values() if len(alike) > 1), [])
 
 

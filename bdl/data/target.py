@@ -15,11 +15,12 @@ from torch import Tensor
 
 from bdl.advice import override, takes
 from bdl.data.dates import holds_dates
-from bdl.data.encoding import FAR
+from bdl.data.far import FAR
 from bdl.data.kinds import finite_numbers, of_each, perhaps_gaps, standardisation, standardised
 from bdl.data.target_law import find_law
 from bdl.data.units import looks_like_numbers
 from bdl.data.values import Series, Task, as_numbers, as_texts, holds_truth_values, is_text, number_hint
+from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 
 FEW = 20  # different whole numbers that may be classes; digits have 10
@@ -133,7 +134,8 @@ class NumberTarget:
         beyond = far > bound
         if self.task == "regression" and bool(beyond.any()):
             warnings.warn(
-                f"{place}: for {int(beyond.sum())} of {len(far)} rows, row {int(beyond.nonzero()[0]) + 1} the first, "
+                f"{place}: for {int(beyond.sum())} of {count_of(len(far), 'row')}, row "
+                f"{int(beyond.nonzero()[0]) + 1} the first, "
                 f"the mean or the standard deviation of {self.name} is beyond any value in training (up to "
                 f"{far[beyond].max():.2g} from its mean, and {bound:.2g} at most in training): look at the inputs of "
                 "these rows", BdlWarning, stacklevel=2,
@@ -195,7 +197,7 @@ def _numbers(values: Series, place: str, task: Task, missing: Sequence[str] = ("
     if task == "counts" and (bad := (numbers < 0) | (numbers != numbers.round())).any():
         raise ConfigError(
             f"data.task=counts does not fit the target {numbers.name}: {numbers[bad].iloc[0]:g} in row "
-            f"{numbers.index[bad][0] + 1} of {place} is no count ({bad.sum()} of {len(numbers)} rows): "
+            f"{numbers.index[bad][0] + 1} of {place} is no count ({bad.sum()} of {count_of(len(numbers), 'row')}): "
             "data.task=regression predicts numbers"
         )
     return numbers

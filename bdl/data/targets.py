@@ -17,6 +17,7 @@ from bdl.data.kinds import of_each
 from bdl.data.target import ClassTarget, NumberTarget, find_task
 from bdl.data.target_law import GAMMA, HURDLE, LOG_NORMAL, NAMES, NORMAL, ORDINAL, normal_loss
 from bdl.data.values import Frame, Series, Task
+from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods.categorical import IGNORED
 
@@ -210,11 +211,11 @@ def rows_with_targets(frame: Frame, names: Sequence[str], place: str) -> np.ndar
     kept, missing = np.flatnonzero(seen.any(1)), int((~seen.any(1)).sum())
     what = f"the target {names[0]} is" if len(names) == 1 else f"all targets, {brief_list(names)}, are"
     if missing:
-        line = f"{place}: {what} missing in {missing} of {len(frame)} rows, which are left out"
+        line = f"{place}: {what} missing in {missing} of {count_of(len(frame), 'row')}, which are left out"
         warnings.warn(line, BdlWarning, stacklevel=3)
     gaps = {name: int(count) for name, count in zip(names, (~seen[kept]).sum(0), strict=True) if count}
     if gaps:
         counted = brief_list([f"{name} is missing in {count:,}" for name, count in gaps.items()])
-        line = f"{place}: {counted} of {len(kept):,} rows, which are kept: their other targets count"
+        line = f"{place}: {counted} of {count_of(len(kept), 'row')}, which are kept: their other targets count"
         warnings.warn(line, BdlWarning, stacklevel=3)
     return kept

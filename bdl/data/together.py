@@ -13,6 +13,7 @@ from bdl.data.dates import EPOCH, find_format, holds_dates, parse
 from bdl.data.kinds import Refused, of_each
 from bdl.data.split import train_test_rows
 from bdl.data.values import Series, as_numbers, as_texts, with_numbers
+from bdl.display import count_of
 from bdl.errors import ConfigError
 
 Parts = tuple[np.ndarray, np.ndarray]  # rows that are kept, and rows that are held out, both in ascending order
@@ -57,7 +58,8 @@ class Order:
         if (bad := key.isna().to_numpy()).any():
             kind = "number" if self.format is None else "date written as in the other rows"
             raise ConfigError(
-                f"{override('data.order', self.name)} holds no {kind} in {bad.sum()} of {len(values)} rows of {place}, "
+                f"{override('data.order', self.name)} holds no {kind} in {bad.sum()} of "
+                f"{count_of(len(values), 'row')} of {place}, "
                 f"row {values.index[bad][0] + 1} the first, which have no place in the order: fill it in, or leave "
                 "them out"
             )
@@ -92,7 +94,8 @@ def group_codes(values: Series, place: str) -> np.ndarray:
     """
     if (missing := values.isna()).any():
         raise ConfigError(
-            f"{override('data.group', str(values.name))} is missing in {missing.sum()} of {len(values)} rows of "
+            f"{override('data.group', str(values.name))} is missing in {missing.sum()} of "
+            f"{count_of(len(values), 'row')} of "
             f"{place}, row {values.index[missing][0] + 1} the first: fill it in, or leave these rows out"
         )
     texts = as_texts(values)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
+
+from bdl.advice import takes
 
 # Columns and tables of pandas, whose own annotations do not tell a type checker which of them `frame[name]` is.
 Series: TypeAlias = Any
@@ -19,6 +22,7 @@ BETWEEN = {"comma": ",", "point": r"\.", "space": r"\s", "apostrophe": "['’]"}
 EXACT = 2**53  # beyond, float64 does not have all whole numbers
 WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # in linear time, whatever the text
+BETWEEN_LETTERS = re.compile(r"(?<=[^\W\d_])[-_](?=[^\W\d_])")
 TRUTH_VALUES = {"true": "True", "false": "False"}
 MANY_DIGITS = r"[+-]?[0-9]{16,300}"  # float64 does not have all of these numbers
 # Texts that are numbers under other signs, and what to set or do; the first that fits all texts of a column counts
@@ -85,6 +89,11 @@ def is_text(values: Series) -> Series:
     return values.map(lambda value: isinstance(value, str)).astype(bool)
 
 
+def holds_complex(values: Series) -> bool:
+    """Whether a column holds complex numbers, which lose their imaginary part as numbers."""
+    return values.dtype.kind == "c" or values.dtype == object and bool(values.map(np.iscomplexobj).any())
+
+
 def as_numbers(values: Series) -> Series:
     """float64 numbers; NaN for what is missing and for what is no number."""
     if values.dtype == np.float64:
@@ -123,6 +132,16 @@ def _as_text(value: Any) -> str:
     return TRUTH_VALUES.get(text.lower(), text)
 
 
+def spelling(text: str) -> str:
+    """The same for texts that differ in capitals, blanks, accents, and hyphens between letters alone.
+
+    >>> spelling("São  Paulo") == spelling("sao-paulo"), spelling("A+") == spelling("A-")
+    (True, False)
+    """
+    letters = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    return "".join(BETWEEN_LETTERS.sub("", letters).casefold().split())
+
+
 def holds_truth_values(values: Series) -> bool:
     if pd.api.types.is_bool_dtype(values):
         return True
@@ -132,6 +151,8 @@ def holds_truth_values(values: Series) -> bool:
 
 def number_hint(values: Series) -> str | None:
     """What to do where all texts of a column are numbers under other signs; None elsewhere.
+
+    Where nobody can set `data.decimal`, as for rows to predict, it names the arguments of `pandas.read_csv`.
 
     >>> number_hint(pd.Series(["2,020", "950,5"]))
     'set data.decimal=comma, and data.thousands=point if it has points too'
@@ -143,7 +164,14 @@ def number_hint(values: Series) -> str | None:
     texts = {text.strip() for text in values[is_text(values)].unique()}
     if not texts:
         return None
-    return next((hint for pattern, hint in HINTS.items() if all(re.fullmatch(pattern, t) for t in texts)), None)
+    hint = next((hint for pattern, hint in HINTS.items() if all(re.fullmatch(pattern, t) for t in texts)), None)
+    if hint is None or takes("data.decimal"):
+        return hint
+    return re.sub(
+        r"data\.(\w+)=(\w+)",
+        lambda m: f"{m[1]}={SIGNS[m[2]]!r}",
+        hint.replace("set ", "make numbers of it, as pandas.read_csv does with ", 1),
+    )
 
 
 def nearest_name(name: str, columns: Sequence[str]) -> str | None:

@@ -13,6 +13,7 @@ from bdl.batch import count_targets, structure, tensors_in
 from bdl.data.fingerprint import fingerprint
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.data.ordered import counts_of, length_of, order_of, size_of
+from bdl.display import count_of
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.lightning.host import dataset_of, sampled_net
@@ -105,7 +106,7 @@ class Visits:
             if was["item"] != now["item"] or None not in (was["sha256"], now["sha256"]) and was != now:
                 self._warn(
                     f"the loader of epoch {self.trainer.current_epoch} has other data than the one before, and the "
-                    f"posterior is that of {self.sampler.num_data} items",
+                    f"posterior is that of {count_of(self.sampler.num_data, 'item')}",
                     "give all epochs one data set, and count its items",
                 )
         self._reloaded = True

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, NegativeBinomial, Normal
 
 from bdl.errors import ConfigError
+from bdl.torch_private import note_nll
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, y) -> losses per item, or their mean over the batch
 Outputs = Literal["logits", "labels", "values", "unknown"]
+
+
+def _noting(losses_of: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same function, whose losses autograd's graph knows, so that a sampler sees sums and multiples of them."""
+
+    @functools.wraps(losses_of)
+    def losses(self: Any, outputs: Tensor, y: Tensor) -> Tensor:
+        of_items = losses_of(self, outputs, y)
+        note_nll(of_items)
+        return of_items
+
+    return losses
 
 
 class Likelihood:
@@ -31,6 +45,11 @@ class Likelihood:
     outputs: ClassVar[Outputs] = "unknown"
     counts: ClassVar[bool] = False  # whether y is 0, 1, 2, ...
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__call__" in vars(cls) and cls.__module__.startswith("bdl."):  # runs record the code of others
+            cls.__call__ = _noting(vars(cls)["__call__"])
+
     @property
     def per_target(self) -> int:
         return 1
@@ -45,6 +64,7 @@ class Likelihood:
             "torch.distributions object, to predict with it"
         )
 
+    @_noting
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(..., B) losses of the items, in nats, from outputs (..., B, K) and targets y (..., B) or (..., B, k)."""
         law = self.distribution(outputs)

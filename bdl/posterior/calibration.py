@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.display import count_of
 from bdl.errors import ConfigError
 from bdl.likelihoods import BernoulliNLL, CategoricalNLL, as_columns
 from bdl.posterior.prediction import LabelPrediction, Prediction, ValuePrediction
@@ -198,7 +199,8 @@ def _check_labels(prediction: Prediction | LabelPrediction, y: Tensor) -> None:
     items, outputs = prediction.probs.shape
     if y.shape[:1] != (items,):
         raise ConfigError(
-            f"y of shape {tuple(y.shape)} does not fit a prediction of {items} items: give y and the prediction the "
+            f"y of shape {tuple(y.shape)} does not fit a prediction of {count_of(items, 'item')}: give y and "
+            "the prediction the "
             "same items"
         )
     likelihood = BernoulliNLL() if isinstance(prediction, LabelPrediction) else CategoricalNLL()

@@ -54,7 +54,7 @@ class LabelPrediction(PredictedProbabilities):
 
     @property
     def title(self) -> str:
-        return f"Prediction of {self.probs.shape[-1]} labels of {len(self):,} items, entropies in nats"
+        return f"Prediction of {self.probs.shape[-1]} labels of {count_of(len(self), 'item')}, entropies in nats"
 
     def columns(self, labels: Any) -> Mapping[str, Sequence[Any] | Tensor]:
         names = names_of(self.probs.shape[-1], labels, "labels")

@@ -126,7 +126,7 @@ def judge_start(m: Numbers) -> Judgement | None:
         return Judgement("trust", name, value, "sampling did not make the predictions worse")
     words = (
         "the ensemble at which the chains began predicts better: this posterior is too wide for the data, or heated. "
-        "Use the ensemble, find a T (tune.temperature=true), or take a tighter or a learned prior"
+        "Use the ensemble, or take a lower T, a tighter or a learned prior"
     )
     return Judgement("prior does not fit", name, value, words)
 
@@ -153,7 +153,7 @@ def judge_single(m: Numbers) -> Judgement | None:
     one, average, name = single_network(m), m["test/bma/nll"], "Average against one network"
     if not average > one + margin(m) + 0.01 * abs(one):  # the NLL of numbers may be large
         return None
-    words = "one network predicts better than the average over all: find a T (tune.temperature=true), or another prior"
+    words = "one network predicts better than the average over all: take a lower T, or another prior"
     return Judgement("prior does not fit", name, "NLL {} → {}".format(*nats(one, average)), words)
 
 

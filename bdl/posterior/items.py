@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from bdl.display import count_of
 from bdl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class PredictedItems(ABC):
         """
         if isinstance(items, int):
             if not -len(self) <= items < len(self):
-                raise IndexError(f"item {items} of a prediction of {len(self)} items")
+                raise IndexError(f"item {items} of a prediction of {count_of(len(self), 'item')}")
             items = [items]
         try:
             every = torch.arange(len(self))

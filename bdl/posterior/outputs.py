@@ -24,6 +24,7 @@ from bdl.batch import (
     refuse_unfit,
     tensors_in,
 )
+from bdl.display import count_of
 from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
 from bdl.errors import BdlWarning, ConfigError
@@ -206,7 +207,8 @@ class NotFinite:
             return
         self._warned = True
         warnings.warn(
-            f"{int(self._bad.sum())} of {len(self._bad)} items, {int(self._bad.nonzero()[0])} the first, have outputs "
+            f"{int(self._bad.sum())} of {count_of(len(self._bad), 'item')}, {int(self._bad.nonzero()[0])} the "
+            "first, have outputs "
             "that are not finite, and so have their predictions: their inputs hold NaN or far too large numbers, or a "
             "sample has diverged", BdlWarning, stacklevel=2,
         )  # fmt: skip

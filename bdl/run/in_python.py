@@ -32,7 +32,7 @@ from bdl.run.directory import refuse_links_of
 from bdl.run.outcome import Outcome
 from bdl.run.rehearsal import rehearse
 from bdl.run.sample_arguments import SampleArguments, check_arguments, default_keep
-from bdl.run.sampled_network import Network, built, checked_data, measures_energies, stacked
+from bdl.run.sampled_network import Network, built, checked_data, measures_energies, missing_items, stacked
 from bdl.run.sampler_settings import SamplerSettings
 from bdl.run.section import own_likelihood
 from bdl.run.threads import on_threads, thread_count
@@ -135,7 +135,8 @@ def sample(
     law = {"dynamics": dynamics, "num_data": items, "lr": lr, "seed": seed, **sampler}
     stack = one if chains is None else stacked(net, loader, chains, start, law)
     module = bdl.BayesianModule(stack, SamplerSettings(**law), loss)
-    target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
+    with missing_items(loader):
+        target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
     record = {**_identity(module, loader, law, chains, schedule), **target}
     checkpoint = Path(run_dir) / "checkpoints" / "last.ckpt"
     refuse_links_of(Path(run_dir))
@@ -152,7 +153,7 @@ def sample(
     kept = explained(lambda: interruption(run_dir, save.path, module.sampler.steps == steps))
     with silenced_lightning():
         trainer = assemble([*ours, *callbacks, *later], run_dir, refusal=what, **settings)
-        with on_threads(threads), terminable(), kept:
+        with on_threads(threads), terminable(), kept, missing_items(loader):
             fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by {signal_in_words(save.signum)}; the same call resumes from {save.path}")

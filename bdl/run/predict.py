@@ -15,6 +15,8 @@ import torch
 from omegaconf import DictConfig
 
 import bdl
+from bdl.advice import naming
+from bdl.data.far import warn_of_far
 from bdl.data.frame import require_columns
 from bdl.data.loader import TensorSlices
 from bdl.data.table_encoding import TableEncoding, checksum
@@ -213,13 +215,15 @@ def predicted(
     They are in the target's own units; entropies are in nats.
     """
     if encoding.lags is not None:
-        rows, complete = encoding.lags.extend(rows, place)
+        with naming({}):
+            rows, complete = encoding.lags.extend(rows, place)
         alone = dataclasses.replace(encoding, lags=None)
         made = predicted(posterior, alone, rows[complete], place, calibration, kind)
         return made.set_axis(rows.index[complete]).reindex(rows.index)
-    x, target = encoding.encode(rows, "input: ", place), encoding.target  # x: (n, features)
+    with naming({}):  # the run's keys are not to be set any more
+        x, target = encoding.encode(rows, "input: ", place), encoding.target  # x: (n, features)
     warn_of_totals(rows, place, "predictions of such rows say nothing")
-    encoding.inputs.warn_of_far(rows, posterior.target["num_data"], place)
+    warn_of_far(encoding.inputs.columns, rows, posterior.target["num_data"], place)
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))), kind)
     if isinstance(target, NumberTarget | NumberTargets) and isinstance(prediction, ValuePrediction):
         names = [part.name for part in number_targets(target)]

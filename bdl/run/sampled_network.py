@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from torch import nn
@@ -10,9 +11,10 @@ from torch.utils.data import DataLoader
 
 import bdl
 from bdl.data.ordered import counts_of, data_in_words
+from bdl.display import count_of
 from bdl.errors import ConfigError
 from bdl.frozen import check_parameters, refuse_parallel
-from bdl.lightning.host import batches_of
+from bdl.lightning.host import batches_of, dataset_of
 
 Network = nn.Module | Callable[[], nn.Module]
 DEAR = 0.1  # share of the work of the steps above which energies over all the data are left out, unless asked for
@@ -57,6 +59,26 @@ def checked_data(loader: Any, num_data: int | None = None) -> int:
     if len(counts) > 1 and num_data is None:
         raise ConfigError(f"{data_in_words(counts)}: set num_data to the number of independent observations")
     return num_data or next(iter(counts))
+
+
+@contextmanager
+def missing_items(loader: Any) -> Iterator[None]:
+    """Say of an IndexError that the data set has fewer items than its length, where that is so."""
+    try:
+        yield
+    except IndexError as error:
+        data, last = dataset_of(loader), 0
+        try:
+            last = len(data) - 1  # type: ignore[arg-type]
+            data[last]  # type: ignore[index]
+        except IndexError:
+            raise ConfigError(
+                f"{type(data).__name__} says that it has {count_of(last + 1, 'item')}, and has no item {last} "
+                f"({error}): correct its __len__"
+            ) from error
+        except Exception:  # of another kind, which the first error is about
+            pass
+        raise
 
 
 def measures_energies(asked: bool | None, kept: float, items: int, batches: int | None) -> bool:

@@ -1,10 +1,9 @@
-"""Backpropagated: whether a closure back-propagates the loss that it returns."""
+"""Backpropagated: what a closure or a loop back-propagates, and what becomes of the gradients."""
 
 from __future__ import annotations
 
 import math
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdl.errors import BdlWarning
-from bdl.torch_private import adds_up, compiles
+from bdl.torch_private import adds_up, compiles, has_hooks_after, times_mean
 
 FAR = 1e-3  # share of the loss by which two sums over a batch may differ, half precision included
-CALLS = 2  # of closures that are compared
-LEFT = "_left_by_a_closure"  # an attribute of such a gradient
+CALLS = 2  # of closures, or steps of a loop, that are compared
+LEFT = "_left_by_a_step"  # an attribute of such a gradient
 CHANGED = (
     "{} the gradients after they are back-propagated, as clip_grad_norm_ does: the chain then follows another "
     "distribution, or another temperature; clip by an argument of the Sampler, such as clip=bdl.ClipNorm(1.0), and "
@@ -28,101 +26,107 @@ OLD = (
     "{} to the gradients of the step before: the chain follows their sum, which is another distribution; call "
     "sampler.zero_grad() {}"
 )
+HOOKED = (
+    "a hook changes gradients while they are back-propagated (register_hook, register_full_backward_hook, "
+    "register_post_accumulate_grad_hook): the chain then follows another distribution, or another temperature; remove "
+    "the hook"
+)
 SUM = (
-    "the closure back-propagates a sum over {}: take the mean over the items "
+    "the {} back-propagates a sum over {}: take the mean over the items "
     '(reduction="mean"), which bdl multiplies by num_data'
 )
+TIMES = (
+    "the {} back-propagates {:.4g} times the mean loss of the batch, which bdl multiplies by num_data: the chain has "
+    "another temperature; back-propagate the mean loss itself, temperature= of the Sampler makes a colder distribution"
+)
+LARGEST = 1.5  # factor of a mean loss: smaller ones are shares of accumulated batches, or of short ones
 
-_watching = threading.Lock()  # one closure at a time: torch has one `backward`
-
-
-class Closures:
-    """Calls closures, and compares what the first ones return with what they back-propagate.
-
-    The second call shows gradients that the closure has not zeroed. Nothing is compared after a call of
-    `torch.compile`, whose graphs may call what is watched here.
-    """
-
-    def __init__(self, num_data: int, sampled: Callable[[], Iterable[Tensor]]) -> None:
-        self._left, self._said, self._num_data, self._sampled = CALLS, set[str](), num_data, sampled
-
-    def call(self, closure: Callable[[], Any], compares: bool, may_change: bool = False) -> Any:
-        """What the closure returns.
-
-        compares: False where the values that are back-propagated need not add up to the loss. may_change: whether it
-        may change the gradients afterwards, as a Trainer does that clips them.
-        """
-        watches, self._left = self._left > 0 and not compiles(), self._left - 1
-        with torch.enable_grad():
-            if not watches or not _watching.acquire(blocking=False):
-                return closure()
-            try:
-                with Backpropagated() as watch:
-                    loss = closure()
-            finally:
-                _watching.release()
-        if loss is not None:
-            self._compare(watch, torch.as_tensor(loss), compares, may_change)
-        sampled = {id(p) for p in self._sampled()}  # nobody zeroes the gradients of others
-        for gradient in (gradient for leaf, gradient, _ in watch.left if id(leaf) in sampled):
-            setattr(gradient, LEFT, True)  # a reference would keep torch from moving the parameters
-        return loss
-
-    def _compare(self, watch: Backpropagated, loss: Tensor, compares: bool, may_change: bool) -> None:
-        lines = list(watch.differences(loss, compares, may_change))
-        if compares and self._num_data > 1 and watch.summed[:1] > (1,):
-            lines.append(("sum", SUM.format(watch.summed)))
-        for kind, line in lines:
-            if kind not in self._said:
-                self._said.add(kind)
-                warnings.warn(line, BdlWarning, stacklevel=10)
+_open: list[Backpropagated] = []
+_plain: dict[str, Callable[..., Any]] = {}  # torch's functions while passes are watched
+_installing = threading.Lock()
 
 
 class Backpropagated:
     """Adds up the values from which a thread calls torch's `backward` and `grad`, and notes the gradients they leave.
 
     A loss that is scaled, as a GradScaler does, or back-propagated several times, leaves other gradients than its own:
-    the chain then samples another temperature, and its energies do not show it.
+    the chain then samples another temperature, and its energies do not show it. Passes that reach none of the sampled
+    parameters do not count. Several may be open at a time, each for its thread.
+
+    Attributes:
+        total: () the sum of the values; None before the first pass.
+        left: by id, parameter, gradient and how often that had been changed, after its last pass.
+        passes: how many passes have reached a sampled parameter.
+        old: whether gradients of an earlier step are there before the first pass, and not zero.
+        summed: the shape of what the loss is a sum over.
+        factor: by which the mean loss of a pass was multiplied, as far as autograd's graph tells it.
+        hooked: whether gradients change on their way through the graph.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sampled: Callable[[], Iterable[Tensor]], keeps: Tensor | None = None) -> None:
+        """keeps: the parameter whose gradient `share` compares."""
         self.total: Tensor | None = None
-        self.left: list[tuple[Tensor, Tensor, int]] = []  # parameter, gradient and how often that had been changed
-        self.old = False  # whether gradients of an earlier closure are there before the first pass, and not zero
-        self.summed: tuple[int, ...] = ()  # the shape of what the loss is a sum over
-        self._passing = False
-        self.hooked = False  # whether gradients change on their way through the graph
+        self.left: dict[int, tuple[Tensor, Tensor, int]] = {}
+        self.passes, self.factor, self.old, self.hooked = 0, 1.0, False, False
+        self.known = False  # whether the loss has a scale of its own, as a cross entropy has
+        self.summed: tuple[int, ...] = ()
+        self._reached = self._passing = False
+        self._sampled, self._keeps, self._kept = sampled, keeps, None
         self._put: list[tuple[Tensor, Tensor, Tensor]] = []  # parameter, gradient of `grad`, value
 
     def __enter__(self) -> Backpropagated:
-        self._thread, self._plain = threading.get_ident(), (torch.autograd.backward, torch.autograd.grad)
-        torch.autograd.backward, torch.autograd.grad = self._backward, self._grad
+        self._thread = threading.get_ident()
+        with _installing:
+            if not _open:
+                _plain.update(backward=torch.autograd.backward, grad=torch.autograd.grad)
+                torch.autograd.backward, torch.autograd.grad = _backward, _grad
+            _open.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        torch.autograd.backward, torch.autograd.grad = self._plain
+        with _installing:
+            if self in _open:
+                _open.remove(self)
+                if not _open and torch.autograd.backward is _backward:
+                    torch.autograd.backward, torch.autograd.grad = _plain["backward"], _plain["grad"]
 
-    def _backward(self, tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != self._thread or self._passing:  # a checkpoint makes a pass within another one
-            return self._plain[0](tensors, grad_tensors, *args, **kwargs)
+    def backward(
+        self, plain: Callable[..., Any], tensors: Any, grad_tensors: Any = None, *rest: Any, **named: Any
+    ) -> Any:
+        """A pass by torch's `backward`, or that of another watch. A checkpoint makes its pass within another one."""
         roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        self._add(_value(roots, grad_tensors))
-        nodes = list(nodes_of(*roots))
-        leaves = leaves_among(nodes)
-        if not self.left:
-            self.old = any(
-                bool(g.count_nonzero()) for leaf in leaves if (g := leaf.grad) is not None and hasattr(g, LEFT)
-            )
-        self.summed = self.summed or adds_up(roots[0])
+        if threading.get_ident() != self._thread or compiles():
+            return plain(roots, grad_tensors, *rest, **named)
+        sampled, nodes = {id(p) for p in self._sampled()}, list(nodes_of(*roots))
+        leaves = [leaf for leaf in leaves_among(nodes) if id(leaf) in sampled]
+        self._reached |= bool(leaves)
+        if self._passing:
+            return plain(roots, grad_tensors, *rest, **named)
+        value, summed, (factor, known) = _value(roots, grad_tensors), adds_up(roots[0]), times_mean(roots[0])
+        old = any(bool(g.count_nonzero()) for leaf in leaves if (g := leaf.grad) is not None and hasattr(g, LEFT))
+        self._reached = bool(leaves)
         with self._watched(nodes, roots, grad_tensors):
-            done = self._plain[0](tensors, grad_tensors, *args, **kwargs)
-        self.left = [(leaf, leaf.grad, leaf.grad._version) for leaf in leaves if leaf.grad is not None]
+            done = plain(roots, grad_tensors, *rest, **named)
+        if not self._reached:
+            return done
+        self.old |= old and self.passes == 0
+        self.passes += 1
+        self._add(value)
+        self.summed = self.summed or summed
+        if abs(factor) > abs(self.factor):
+            self.factor, self.known = factor, known
+        self.left |= {id(leaf): (leaf, g, g._version) for leaf in leaves if (g := leaf.grad) is not None}
+        if self._keeps is not None and self._keeps.grad is not None:
+            self._kept = self._keeps.grad.clone()
         return done
 
-    def _grad(self, outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
-        gradients = self._plain[1](outputs, inputs, grad_outputs, *args, **kwargs)
+    def grad(
+        self, plain: Callable[..., Any], outputs: Any, inputs: Any, weights: Any = None, *rest: Any, **named: Any
+    ) -> Any:
+        """Gradients by torch's `grad`."""
+        gradients = plain(outputs, inputs, weights, *rest, **named)
         if threading.get_ident() == self._thread:
-            value = _value([outputs] if isinstance(outputs, Tensor) else list(outputs), grad_outputs)
+            value = _value([outputs] if isinstance(outputs, Tensor) else list(outputs), weights)
             given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
             self._put += [(p, g, value) for p, g in zip(given, gradients, strict=True) if g is not None and p.is_leaf]
         return gradients
@@ -135,10 +139,17 @@ class Backpropagated:
             if root.numel() == 1 or weight is not None:
                 sent[root.grad_fn, root.output_nr] = [torch.ones_like(root) if weight is None else weight]
 
+        stepping = {id(leaf): (leaf, None if leaf.grad is None else leaf.grad.clone())
+                    for leaf in leaves_among(nodes) if has_hooks_after(leaf)}  # fmt: skip
+
         def see(node: Any, to_next: tuple[Tensor | None, ...], got: tuple[Tensor | None, ...]) -> None:
             pairs = [(g, sent.pop((node, place), [])) for place, g in enumerate(got)]
             if node.name().startswith("BackwardHook"):  # what a module with hooks puts around itself: an identity
                 pairs += [(g, [back]) for g, back in zip(got, to_next, strict=False)]
+            leaf, before = stepping.get(id(getattr(node, "variable", None)), (None, None))
+            if leaf is not None and got[0] is not None:  # what a hook has made of the gradient that was added
+                made = torch.zeros_like(got[0]) if leaf.grad is None else leaf.grad
+                pairs.append((made, [got[0]] if before is None else [got[0], before]))
             self.hooked |= any(came and _differ(g, came) for g, came in pairs)
             for (following, place), g in zip(node.next_functions, to_next, strict=False):
                 sent.setdefault((following, place), []).append(g)
@@ -155,6 +166,29 @@ class Backpropagated:
     def _add(self, value: Tensor) -> None:
         self.total = value if self.total is None else self.total + value
 
+    def changed(self) -> bool:
+        """Whether gradients are no longer those that the last pass has left."""
+        return any(leaf.grad is not grad or grad._version != version for leaf, grad, version in self.left.values())
+
+    def share(self) -> float | None:
+        """By what the gradient of a parameter was multiplied since its last pass; None where it is no multiple."""
+        kept, now = self._kept, None if self._keeps is None else self._keeps.grad
+        if kept is None or now is None or not kept.count_nonzero():
+            return None
+        share = float(now.norm() / kept.norm())
+        return share if bool((now - share * kept).abs().max() <= FAR * now.abs().max()) else None
+
+    def multiples(self, who: str, num_data: int, scale: float = 1.0) -> Iterator[tuple[str, str]]:
+        """Kinds and lines, where what is back-propagated is a sum over items, or a multiple of a mean loss.
+
+        who: the closure or the loop. scale: by which the loop has multiplied the gradients.
+        """
+        factor = self.factor * scale
+        if num_data > 1 and self.summed[:1] > (1,):
+            yield "sum", SUM.format(who, self.summed)
+        elif num_data > 1 and factor > LARGEST and (self.known or math.isclose(factor, num_data, rel_tol=FAR)):
+            yield "times", TIMES.format(who, factor)
+
     def differences(self, loss: Tensor, compares: bool, may_change: bool) -> Iterator[tuple[str, str]]:
         """Kinds and lines, where the sum is not that of the () or (C,) losses. A device sync.
 
@@ -165,23 +199,11 @@ class Backpropagated:
         if self.total is None:
             return
         if self.old:
-            yield (
-                "old",
-                OLD.format("the closure adds", "at its beginning"),
-            )
+            yield "old", OLD.format("the closure adds", "at its beginning")
         if self.hooked:
-            yield (
-                "hooked",
-                "a hook changes gradients while they are back-propagated (register_hook, register_full_backward_hook): "
-                "the chain then follows another distribution, or another temperature; remove the hook",
-            )
-        if not may_change and any(
-            leaf.grad is not grad or grad._version != version for leaf, grad, version in self.left
-        ):
-            yield (
-                "changed",
-                CHANGED.format("the closure, or a hook of the module, changes"),
-            )
+            yield "hooked", HOOKED
+        if not may_change and self.changed():
+            yield "changed", CHANGED.format("the closure, or a hook of the module, changes")
         sent, returned = float(self.total), float(loss.detach().cpu().double().sum())
         if compares and math.isfinite(sent) and abs(sent - returned) > FAR * max(abs(sent), abs(returned)):
             yield (
@@ -190,6 +212,27 @@ class Backpropagated:
                 "follows the gradients, so that its temperature is another one, and its energies are not those of its "
                 "distribution; back-propagate the loss that you return, once and unscaled",
             )
+
+
+def _backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    call = _plain["backward"]
+    for watch in list(_open):
+        call = partial(watch.backward, call)
+    return call(tensors, *args, **kwargs)
+
+
+def _grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    call = _plain["grad"]
+    for watch in list(_open):
+        call = partial(watch.grad, call)
+    return call(outputs, *args, **kwargs)
+
+
+def mark(params: Iterable[Tensor]) -> None:
+    """Note in the gradients that a step has used them; a reference would keep torch from moving the parameters."""
+    for p in params:
+        if p.grad is not None:
+            setattr(p.grad, LEFT, True)
 
 
 def _value(roots: list[Tensor], weights: Any) -> Tensor:

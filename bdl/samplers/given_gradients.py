@@ -1,68 +1,60 @@
-"""GivenGradients: whether the gradients of a step that has no closure are those of one pass, as it left them."""
+"""GivenGradients: whether the gradients of a step that has no closure are those of its loss, as it left them."""
 
 from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdl.errors import BdlWarning
-from bdl.samplers.backpropagated import CALLS, CHANGED, FAR, OLD
+from bdl.samplers.backpropagated import CALLS, CHANGED, FAR, HOOKED, OLD, Backpropagated, mark
 from bdl.torch_private import compiles
 
 
 class GivenGradients:
-    """Watches the gradients of the smallest parameter between the first steps that no closure makes."""
+    """Watches the backward passes between the first steps that no closure makes.
 
-    def __init__(self) -> None:
-        self._left, self._said = CALLS, set[str]()
-        self._handles: list[Any] = []
-        self._old = self._came = self._after = self._value = torch.zeros(())  # gradients of that parameter
-        self._version, self._adds = -1, False
+    Which loss is meant is not known: that its scale is right is seen only where it is a sum over items, a multiple of a
+    cross entropy, or `num_data` times a mean.
+    """
+
+    def __init__(self, num_data: int) -> None:
+        self._left, self._said, self._num_data = CALLS, set[str](), num_data
+        self._watch: Backpropagated | None = None
 
     def see(self, params: Sequence[Tensor], may_change: bool) -> None:
         """Called at every step. may_change: whether somebody may change the gradients, as a Trainer does."""
         if self._left < 0:
             return
         self._left -= 1
-        for handle in self._handles:
-            handle.remove()
-        if self._handles:
-            self._compare(may_change)
-        self._handles = []
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            self._close()
+            self._compare(watch, may_change)
         shown = [p for p in params if p.grad is not None and p.grad.layout is torch.strided]
         if self._left < 0 or not shown or compiles() or shown[0].is_cuda and torch.cuda.is_current_stream_capturing():
             return
-        p = min(shown, key=torch.numel)
-        self._old, self._version, self._adds = p.grad.clone(), -1, False  # type: ignore[union-attr]
-        self._parameter = p
-        self._handles = [p.register_hook(self._arrives), p.register_post_accumulate_grad_hook(self._is_added)]
+        mark(shown)
+        self._watch = Backpropagated(lambda: params, keeps=min(shown, key=torch.numel))
+        self._close = weakref.finalize(self, self._watch.__exit__)  # no step may follow
+        self._watch.__enter__()
 
-    def _arrives(self, gradient: Tensor) -> None:
-        self._came = gradient.clone()
-
-    def _is_added(self, p: Tensor) -> None:
-        assert p.grad is not None
-        if self._version < 0:  # the first pass since the last step
-            self._adds = _close(p.grad, self._old + self._came) and not _close(p.grad, self._came)
-        self._after, self._version, self._value = p.grad, p.grad._version, p.grad.clone()
-
-    def _compare(self, may_change: bool) -> None:
-        now = self._parameter.grad
-        if self._version < 0:
+    def _compare(self, watch: Backpropagated, may_change: bool) -> None:
+        if watch.passes == 0:
             return
-        if self._adds:
+        share = watch.share()
+        if watch.old:
             self._tell("old", OLD.format("loss.backward() adds", "before it"))
-        if may_change or now is None or now is self._after and now._version == self._version:
-            return
-        share = float(now.norm() / self._value.norm())
-        unscaled = share > 0 and math.log2(share).is_integer()  # what a GradScaler does to what it has scaled
-        if not _close(now, self._value) and not (unscaled and _close(now, share * self._value)):
+        if watch.hooked:
+            self._tell("hooked", HOOKED)
+        if not may_change and watch.changed() and not _is_usual(share, watch.passes):
             self._tell("changed", CHANGED.format("the loop changes"))
+        for kind, line in watch.multiples("loop", self._num_data, 1.0 if share is None else share):
+            self._tell(kind, line)
 
     def _tell(self, kind: str, line: str) -> None:
         if kind not in self._said:
@@ -70,5 +62,8 @@ class GivenGradients:
             warnings.warn(line, BdlWarning, stacklevel=10)
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs().max() <= FAR * other.abs().max())
+def _is_usual(share: float | None, passes: int) -> bool:
+    """Whether gradients were multiplied as a GradScaler does, by a power of two, or divided by the number of passes."""
+    if share is None or share <= 0:
+        return False
+    return any(abs(math.log2(each) - round(math.log2(each))) < FAR for each in (share, share * passes))

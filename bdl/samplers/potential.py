@@ -13,10 +13,10 @@ from torch import Tensor
 
 from bdl.devices import widest
 from bdl.errors import ConfigError, DivergedError
-from bdl.samplers.backpropagated import Closures
 from bdl.samplers.batch_sizes import BatchSizes
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
+from bdl.samplers.closures import Closures
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.given_gradients import GivenGradients
@@ -92,7 +92,7 @@ class Potential(Saved):
         self.energy: Tensor | None = None
         self.idle = IdleParameters(chain)
         self.sizes = BatchSizes(num_data, chain.dynamics)
-        self.closures, self.gradients = Closures(num_data, lambda: chain.buffer.params), GivenGradients()
+        self.closures, self.gradients = Closures(num_data, lambda: chain.buffer.params), GivenGradients(num_data)
         self.energy_watch = EnergyWatch(num_data)
         self.reset()
         if not prior.needs_start:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from bdl.advice import naming
 from bdl.data.encoding import InputEncoding
+from bdl.data.far import warn_of_far
 from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
 from bdl.data.missing_codes import warn_of_codes
@@ -73,8 +74,7 @@ class BayesianMLP(BaseEstimator):
         check_is_fitted(self)
         rows: Any = validate_data(self, checked_inputs(X), reset=False, dtype=np.float64, accept_sparse=True)
         frame = self._frame(dense(rows))
-        if self.standardize:
-            self.encoding_.warn_of_far(frame, self.posterior_.target["num_data"], "X")
+        warn_of_far(getattr(self, "_seen", ()), frame, self.posterior_.target["num_data"], "X")
         x = self.encoding_.encode(frame, "X: ", "X").double()
         with on_threads(1):
             return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
@@ -85,9 +85,9 @@ class BayesianMLP(BaseEstimator):
         """Learn the encoding of X (n, features), and sample the posterior of the network for the encoded y."""
         columns = self._names()
         frame = pd.DataFrame(X, columns=columns)
-        learned = (NumberColumn.learn(frame[name]) for name in columns)
-        as_it_is = (NumberColumn(name, mean=0.0, std=1.0, fill=0.0, gaps=False) for name in columns)
-        self.encoding_ = InputEncoding(tuple(learned if self.standardize else as_it_is))
+        self._seen = tuple(NumberColumn.learn(frame[name]) for name in columns)
+        as_it_is = tuple(NumberColumn(name, mean=0.0, std=1.0, fill=0.0, gaps=False) for name in columns)
+        self.encoding_ = InputEncoding(self._seen if self.standardize else as_it_is)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: value for name, value in vars(self).items() if name in names}, seed=seed)

@@ -13,6 +13,7 @@ from scipy.sparse import issparse
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
+from bdl.data.values import holds_complex
 from bdl.display import count_of
 from bdl.errors import BdlWarning, ConfigError
 
@@ -30,7 +31,9 @@ def rows_that_count(X: np.ndarray, y: np.ndarray, groups: Any, weights: Any) -> 
         given = np.full(0, np.nan)  # which is refused
     w = given if given.ndim else np.full(len(y), given)
     if w.shape != (len(y),) or not np.isfinite(w).all() or (w < 0).any():
-        raise ConfigError(f"sample_weight must have one finite number >= 0 for each of {len(y)} rows: correct it")
+        raise ConfigError(
+            f"sample_weight must have one finite number >= 0 for each of {count_of(len(y), 'row')}: correct it"
+        )
     counts = w > 0
     if counts.sum() < 2:
         raise ConfigError("sample_weight is zero in all rows but one, or in all: give more rows a weight above 0")
@@ -137,7 +140,9 @@ def _not_numbers(values: pd.Series) -> str | None:
     """What a column holds that is no number, in words; None for numbers."""
     if values.dtype.kind in "mM":
         return "dates or times"
-    if values.dtype.kind in "biufc" or pd.api.types.is_numeric_dtype(values):
+    if holds_complex(values):
+        return "complex numbers"
+    if values.dtype.kind in "biuf" or pd.api.types.is_numeric_dtype(values):
         return None
     texts = [v for v in values if isinstance(v, str) and not _is_number(v)]
     return f"text ({texts[0]!r})" if texts else None

@@ -79,7 +79,7 @@ def test_a_posterior_that_is_worse_than_its_start_is_amber():
     """The digits of scikit-learn: NLL 0.176, start 0.114."""
     judged = of(test__start__nll=0.114, test__bma__nll=0.176)
     assert (judged.outcome, judged.head.kind, judged.level) == ("prior does not fit", "prior does not fit", "look")
-    assert "tune.temperature=true" in judged.line and judged.numbers["verdict/law"] == 1
+    assert "take a lower T" in judged.line and judged.numbers["verdict/law"] == 1
     lines = [line for _, line in next_steps(judged, or_nan({}), COMMAND, 100)]
     assert lines == [f"{COMMAND} tune=auto tune.temperature=true", f"{COMMAND} sampler.prior.precision=learned"]
 

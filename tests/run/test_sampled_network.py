@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import bdl
 from bdl.errors import ConfigError, DivergedError
@@ -75,3 +75,23 @@ def test_numbers_that_are_not_finite_before_the_first_step_do_not_blame_lr(tmp_p
 @pytest.mark.parametrize("steps, kept", [(300, 75), (200, 100), (1000, 100), (3, 2)])
 def test_the_default_rule_keeps_at_most_a_hundred_states_of_the_second_half(tmp_path, steps, kept):
     assert sample(tmp_path, nn.Linear(3, 2), steps=steps, keep=None, batch=40).samples == kept
+
+
+class Short(Dataset):
+    """Says that it has more items than it has."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, i):
+        return ([(torch.ones(3), torch.ones(1))] * 40)[i]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_length_beyond_the_items_is_told(tmp_path, shuffle):
+    with pytest.raises(
+        bdl.ConfigError, match="Short says that it has 60 items, and has no item 59 .*correct its __len"
+    ):
+        bdl.sample(
+            nn.Linear(3, 1), bdl.GaussianNLL(1.0), DataLoader(Short(), 10, shuffle=shuffle), tmp_path, steps=5, lr=0.1
+        )

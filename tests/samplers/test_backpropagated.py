@@ -1,5 +1,6 @@
-"""Tests of `bdl.samplers.backpropagated` and `bdl.samplers.given_gradients`: gradients that are not the loss's."""
+"""Tests of `bdl.samplers.backpropagated`, `.closures` and `.given_gradients`: gradients that are not the loss's."""
 
+import gc
 import sys
 import warnings
 
@@ -152,6 +153,15 @@ def on_a_module(net, factor):
     net[2].register_full_backward_hook(lambda m, sent, got: factor and tuple(factor * g for g in sent))
 
 
+def scale(p, factor):
+    if factor is not None:
+        p.grad.mul_(factor)
+
+
+def after_the_sum(net, factor):
+    net[0].weight.register_post_accumulate_grad_hook(lambda p: scale(p, factor))
+
+
 def before_a_module(net, factor):
     net[2].register_full_backward_pre_hook(lambda m, got: factor and tuple(factor * g for g in got))
 
@@ -164,7 +174,7 @@ def on_an_activation(net, factor):
 
 
 @pytest.mark.parametrize("factor", [None, 100])
-@pytest.mark.parametrize("hook", [on_weights, on_a_module, before_a_module, on_an_activation])
+@pytest.mark.parametrize("hook", [on_weights, after_the_sum, on_a_module, before_a_module, on_an_activation])
 def test_hooks_that_change_gradients_are_told_and_those_that_read_them_pass(hook, factor):
     def step(net, sampler):
         if sampler.steps == 0:
@@ -194,6 +204,8 @@ SUMS = [
     lambda outputs, y: (outputs - y).square().sum(),
     lambda outputs, y: 0.5 * (outputs - y).abs().sum(),
     lambda outputs, y: nn.functional.binary_cross_entropy_with_logits(outputs, y.sigmoid(), reduction="sum"),
+    lambda outputs, y: bdl.GaussianNLL(0.3)(outputs, y).sum(),
+    lambda outputs, y: bdl.PoissonNLL()(outputs, y.square().round()).sum(),
 ]
 MEANS = [
     lambda outputs, y: mse(outputs, y) / len(y),
@@ -201,6 +213,8 @@ MEANS = [
     lambda outputs, y: mse(outputs, y, "mean"),
     lambda outputs, y: ((outputs - y).square() * torch.full((10, 1), 0.1)).sum(),
     lambda outputs, y: (outputs - y).square().mean(0).sum(),
+    lambda outputs, y: bdl.GaussianNLL(0.3)(outputs, y).mean(),
+    lambda outputs, y: 0.1 * bdl.PoissonNLL()(outputs, y.square().round()).sum(),
     lambda outputs, y: (outputs - y).square().sum(-1).mean(),
 ]
 
@@ -212,8 +226,28 @@ def test_a_sum_over_the_items_is_told(loss, told):
         sampler.step(closure_of(sampler, lambda: loss(net(x), x[:, :1])))
 
     lines = told_by(step)
-    assert len(lines) == told and all("a sum over (10, 1): take the mean over the items" in line for line in lines)
+    assert len(lines) == told and all(
+        "a sum over (10," in line and "take the mean over the items" in line for line in lines
+    )
     assert told_by(step, num_data=1) == []  # N = 1 is how one gives the energy itself
+
+
+def test_a_closure_that_returns_a_multiple_of_a_likelihood_is_told():
+    def step(net, sampler):
+        sampler.step(closure_of(sampler, lambda: 1000 * normal(net(torch.randn(10, 3))).mean()))
+
+    assert ["the closure back-propagates 1000 times" in line for line in told_by(step)] == [True]
+
+
+@pytest.mark.parametrize("factor", [1, 30])
+def test_a_multiple_is_told_of_chains_too(factor, recwarn):
+    net, x = bdl.ChainStack(nn.Linear(3, 1), 2, shared=True), torch.randn(40, 3)
+    sampler = bdl.Sampler(net.net.named_parameters(), bdl.SGHMC(), num_data=40, lr=1e-4, chains=2)
+    for _ in range(3):
+        sampler.zero_grad()
+        (factor * bdl.GaussianNLL(0.3)(net(x), x[:, :1]).mean(-1)).sum().backward()
+        sampler.step()
+    assert ["30 times the mean loss" in str(w.message) for w in recwarn] == [True] * (factor > 1)
 
 
 def by_itself(net, sampler):
@@ -243,7 +277,61 @@ def and_unscales(net, sampler):
     scaler.unscale_(sampler)
 
 
+def of(loss):
+    def loop(net, sampler):
+        sampler.zero_grad()
+        loss(net(torch.randn(10, 3))).backward()
+
+    return loop
+
+
+def and_averages(net, sampler):
+    by_the_network(net, sampler)
+    for p in net.parameters():
+        p.grad.div_(2)
+
+
+def with_another(net, sampler):
+    """A discriminator of one's own is no parameter of the chain."""
+    other = nn.Linear(3, 1)
+    by_the_network(net, sampler)
+    (100 * cross_entropy(other(torch.randn(10, 3)))).backward()
+    nn.utils.clip_grad_norm_(other.parameters(), 1e-3)
+
+
+def cross_entropy(out, reduction="mean"):
+    return nn.functional.cross_entropy(torch.cat([out, -out], 1), torch.ones(len(out)).long(), reduction=reduction)
+
+
+def hooked_after(factor):
+    def loop(net, sampler):
+        if sampler.steps == 0:
+            net[0].weight.register_post_accumulate_grad_hook(lambda p: scale(p, factor))
+        of(lambda out: out.square().mean())(net, sampler)
+
+    return loop
+
+
+def normal(out):
+    return bdl.GaussianNLL(0.3)(out, torch.zeros(len(out), 1))
+
+
 LOOPS = [
+    (of(lambda out: normal(out).sum()), "the loop back-propagates a sum over (10,"),
+    (of(lambda out: 40 * normal(out).mean()), "the loop back-propagates 40 times the mean loss"),
+    (of(lambda out: normal(out).sum() / 10), None),
+    (of(lambda out: out.square().sum()), "the loop back-propagates a sum over (10, 1): take the mean"),
+    (of(lambda out: cross_entropy(out, "sum")), "the loop back-propagates a sum over (10,"),
+    (of(lambda out: 1000 * cross_entropy(out)), "the loop back-propagates 1000 times the mean loss"),
+    (of(lambda out: cross_entropy(out, "none").mean() * 3 * 2), "the loop back-propagates 6 times the mean loss"),
+    (of(lambda out: 40 * out.square().mean()), "the loop back-propagates 40 times the mean loss"),
+    (of(lambda out: cross_entropy(out) / 4), None),
+    (of(lambda out: 12.5 * out.square().mean()), None),  # a normal law of std 0.2
+    (of(lambda out: cross_entropy(out) + 0.1 * out.square().mean()), None),
+    (hooked_after(10), "a hook changes gradients"),
+    (hooked_after(None), None),
+    (and_averages, None),
+    (with_another, None),
     (by_itself, "loss.backward() adds to the gradients of the step before"),
     (and_clips, "the loop changes the gradients after they are back-propagated"),
     (after_zeros, None),
@@ -260,6 +348,36 @@ def test_what_a_loop_without_a_closure_does_to_the_gradients_is_told_once(loop, 
 
     told = told_by(step)
     assert len(told) == (words is not None) and all(words in line for line in told)
+
+
+@pytest.mark.parametrize("hook", [on_weights, after_the_sum, on_a_module, before_a_module, on_an_activation])
+def test_hooks_are_told_in_a_loop_without_a_closure(hook):
+    def step(net, sampler):
+        if sampler.steps == 0:
+            hook(net, 100)
+        by_the_network(net, sampler)
+        sampler.step()
+
+    assert [line[:22] for line in told_by(step)] == ["a hook changes gradien"]
+
+
+def test_torch_s_functions_are_its_own_again():
+    """After the first steps, after a sampler that makes no second one, and with watches that end in any order."""
+    plain = torch.autograd.backward, torch.autograd.grad
+    nets = [nn.Linear(3, 1) for _ in range(3)]
+    samplers = [bdl.Sampler(net.named_parameters(), bdl.SGHMC(), num_data=40, lr=0.01) for net in nets]
+    for k in (1, 3, 2):  # the first sampler makes one step, the others all three
+        for net, sampler in list(zip(nets, samplers, strict=True))[3 - k :]:
+            by_the_network(net, sampler)
+            sampler.step()
+    assert torch.autograd.backward is not plain[0]
+    for _ in range(3):
+        for net, sampler in zip(nets[1:], samplers[1:], strict=True):
+            by_the_network(net, sampler)
+            sampler.step()
+    del samplers, sampler
+    gc.collect()
+    assert (torch.autograd.backward, torch.autograd.grad) == plain
 
 
 class Trained(L.LightningModule):

@@ -126,6 +126,18 @@ def test_rows_far_from_all_training_rows_are_told(regressor, recwarn):
     assert "X: inputs are far from all training rows: size in 1 of 60 rows" in str(told.message)
 
 
+@pytest.mark.parametrize("standardize", [True, False])
+def test_a_column_in_another_unit_is_told(standardize, recwarn):
+    X, y = rows()
+    X = X.assign(size=X["size"] / X["size"].std() + 20)
+    model = BayesianMLPRegressor(**SMALL, standardize=standardize).fit(X, y)
+    recwarn.clear()
+    model.predict(X)
+    assert not recwarn.list
+    model.predict(X.assign(size=X["size"] / 1.3))
+    assert [str(w.message)[:52] for w in recwarn] == ["X: inputs are unlike those of training: size has the"]
+
+
 def test_interval_quantiles_and_moments_come_from_one_law(regressor):
     X, _ = rows()
     low, high = regressor.predict_interval(X, coverage=0.9)
@@ -439,3 +451,14 @@ def test_fit_tells_a_verdict_that_is_not_trust_once_and_keeps_it():
         model.fit(x, np.sin(x[:, 0]))
     assert len([w for w in said if issubclass(w.category, bdl.VerdictWarning)]) == 1 and said[0].filename == __file__
     assert model.verdict_.outcome != "trust" and str(said[0].message).startswith(model.verdict_.line)
+
+
+@pytest.mark.parametrize("dtype", [complex, object])
+def test_complex_numbers_are_refused(regressor, dtype):
+    X, y = rows()
+    with pytest.raises(ConfigError, match="X: column 'size' holds complex numbers"):
+        BayesianMLPRegressor(**SMALL).fit((X + 1j).astype(dtype), y)
+    with pytest.raises(ConfigError, match="X: column 'size' holds complex numbers"):
+        regressor.predict((X + 1j).astype(dtype))
+    with pytest.raises(ConfigError, match="y holds complex numbers"):
+        BayesianMLPRegressor(**SMALL).fit(X, (y + 1j).astype(dtype))

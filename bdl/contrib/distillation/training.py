@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bdl.batch import Inputs, count_items, feed, joined, map_tensors, refuse_outputs, rows_of, tensors_in
 from bdl.contrib.distillation.student import StudentOutputs
+from bdl.display import count_of
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError, DivergedError, check_fraction, check_positive
 from bdl.seeding import derive_seed, generator
@@ -76,7 +77,9 @@ class Distillation:
         order = torch.randperm(items, generator=generator("cpu", "distil", "split", self.seed))
         count = round(self.val_fraction * items)
         if not 0 < count < items:
-            raise ConfigError(f"val_fraction = {self.val_fraction} of {items} items leaves one part empty: give more")
+            raise ConfigError(
+                f"val_fraction = {self.val_fraction} of {count_of(items, 'item')} leaves one part empty: give more"
+            )
         parts, kept = [rows_of(inputs, order)], order[count:]
         random = generator("cpu", "distil", "made", self.seed)
         for make in self._makers(inputs, len(kept)):

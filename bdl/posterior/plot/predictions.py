@@ -10,6 +10,7 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
+from bdl.display import count_of
 from bdl.errors import ConfigError
 from bdl.likelihoods import as_columns
 from bdl.posterior.metrics import QUANTILE_GRID, reliability_bins, risk_coverage, shares_below
@@ -68,7 +69,7 @@ def draw_intervals(
     order = np.argsort(mean, kind="stable")[chosen]
     y, mean, low, high = (v[order] for v in (y, mean, low, high))
     place, outside = np.arange(len(order)), (y < low) | (y > high)
-    what = f"all {items:,} items" if len(order) == items else f"{len(order):,} of {items:,} items"
+    what = f"all {items:,} items" if len(order) == items else f"{len(order):,} of {count_of(items, 'item')}"
     wide = 4 if len(order) > 60 else 7
     ax.vlines(place, low, high, color=BLUE, lw=wide, alpha=0.28, label=f"{100 * level:g} % interval")
     ax.plot(place, mean, color=BLUE, ls="", marker="_", ms=6, mew=1.6, label="predicted mean")
@@ -95,7 +96,8 @@ def band(
     place = torch.as_tensor(x).double().flatten().numpy()
     if len(place) != len(prediction):
         raise ConfigError(
-            f"x has {len(place)} numbers for a prediction of {len(prediction)} items: a band needs one for each item"
+            f"x has {len(place)} numbers for a prediction of {count_of(len(prediction), 'item')}: a band "
+            "needs one for each item"
         )
     ax, order = axis_or_new(ax), np.argsort(place, kind="stable")
     for level in sorted(levels, reverse=True):
