@@ -5,7 +5,7 @@ import functools
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import LearningRateFinder, StochasticWeightAveraging
+from lightning.pytorch.callbacks import LearningRateFinder, StochasticWeightAveraging, WeightAveraging
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -17,6 +17,7 @@ torch.manual_seed(0)
 X = torch.randn(60, 3)
 CLASSES = (X[:, 0] > 0).long()
 SOFT = (2 * X[:, :2]).softmax(1)
+GAP = torch.where(torch.arange(60)[:, None] == 50, torch.nan, X)
 
 
 def loader(y, size=20):
@@ -47,6 +48,14 @@ REFUSED = [
     (bdl.GaussianNLL(1.0), SOFT, loader(X), "predicts 2 targets"),
     (bdl.PoissonNLL(), SOFT.round(), loader(SOFT), "no counts 0, 1, 2"),
     (nn.CrossEntropyLoss(), CLASSES, DataLoader(TensorDataset(X), 20), "evaluation needs a loader of"),
+    (nn.CrossEntropyLoss(), CLASSES, DataLoader(TensorDataset(X[:0], CLASSES[:0]), 20), "test data have no item"),
+    (nn.CrossEntropyLoss(), CLASSES, {"test": loader(CLASSES), "val": []}, "val data have no item"),
+    (
+        nn.CrossEntropyLoss(),
+        CLASSES,
+        DataLoader(TensorDataset(GAP, CLASSES), 20),
+        "item 50 of the test data has an input that",
+    ),
 ]
 
 
@@ -107,7 +116,7 @@ def test_a_fast_dev_run_passes_without_samples(tmp_path):
         trained(tmp_path, [keep, bdl.Report(loader(X))], fast_dev_run=True)
 
 
-@pytest.mark.parametrize("callback", [StochasticWeightAveraging(swa_lrs=0.1), LearningRateFinder()])
+@pytest.mark.parametrize("callback", [StochasticWeightAveraging(swa_lrs=0.1), LearningRateFinder(), WeightAveraging()])
 def test_callbacks_that_step_by_themselves_are_named(tmp_path, callback):
     with pytest.raises(ConfigError, match=f"the callback {type(callback).__name__} makes steps or changes weights"):
         trained(tmp_path, [callback], max_epochs=4, logger=False, enable_checkpointing=False)
