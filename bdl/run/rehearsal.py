@@ -75,8 +75,7 @@ def _not_finite(loader: Iterable[Any]) -> int | None:
     return int(odd.nonzero()[0]) if bool(odd.any()) else None
 
 
-def _score_odd(posterior: Posterior, name: str, loader: DataLoader[Any], place: int) -> None:
-    assert loader.collate_fn is not None
+def _score_odd(posterior: Posterior, name: str, loader: Any, place: int) -> None:
     try:
         posterior.evaluate([loader.collate_fn([loader.dataset[place]])]).metrics()
     except ConfigError as error:

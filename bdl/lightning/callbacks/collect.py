@@ -34,7 +34,7 @@ from bdl.snapshot import NETWORK, describe_target
 
 
 def refuse_idle_epoch(last: tuple[int, int] | None, now: tuple[int, int]) -> tuple[int, int]:
-    """What is `now`. Raises ConfigError where an epoch made no step. Each: the epoch that begins, the steps before it."""
+    """What is `now`. Raises ConfigError where an epoch made no step. Each: the epoch, the steps before it."""
     if last is not None and last[0] < now[0] and last[1] == now[1]:
         raise ConfigError(
             f"epoch {last[0]} made no step: a StopIteration in the network, the loss or a callback ends an epoch in "
