@@ -120,14 +120,14 @@ def _without_gradient(
     """What to tell of parameters that move the loss, and get no gradient from it."""
     still = [p for p, g in zip(params, found, strict=True) if g is None or not bool(g.any())]
     start, ends = [p.clone() for p in still], []
-    for sign in (1, -1) if still else ():
+    for sign in (1, -1, 1) if still else ():  # twice at one place, where a loss with draws of its own differs
         for p, at in zip(still, start, strict=True):
             wave = torch.arange(p.numel(), device=p.device, dtype=p.dtype).cos().view_as(p)
             p.copy_(at + sign * MOVE * (at.square().mean().sqrt() + MOVE) * wave)
         ends.append(float(loss_of().cpu().double().sum()))
     for p, at in zip(still, start, strict=True):
         p.copy_(at)
-    if not ends or not abs(ends[0] - ends[1]) > LEAST * abs(loss):
+    if not ends or not abs(ends[0] - ends[1]) > max(LEAST * abs(loss), 10 * abs(ends[2] - ends[0])):
         return None
     return (
         f"{len(still)} of {len(params)} parameters get no gradient from the loss, which they change: a detach(), or a "
