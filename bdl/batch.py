@@ -136,8 +136,10 @@ def refuse_unfit(net: nn.Module, inputs: Inputs, error: Exception, alone: Callab
     try:
         with torch.no_grad():
             alone()
-    except (torch.OutOfMemoryError, ConfigError):
+    except torch.OutOfMemoryError:
         return
+    except ConfigError as unfit:  # a stack of chains says so itself
+        raise unfit from error
     except INPUT_ERRORS as unfit:
         line = str(unfit).strip().partition("\n")[0]
         raise ConfigError(

@@ -45,6 +45,7 @@ VALUES = [
     (lambda v: sampler(lr=v), ["0.1"], "lr must be a number or a tensor with one per chain"),
     (lambda v: sampler(temperature=v), [-1.0, NAN, INF], "temperature must be >= 0 and finite"),
     (lambda v: sampler(chains=v), [0, 2.0], "chains must be a whole number of at least 1"),
+    (lambda v: sampler(dynamics=v), [bdl.SGHMC, "sghmc"], "of bdl.Dynamics or bdl.FullBatch, such as bdl.SGHMC()"),
     (bdl.ClipNorm, [0.0, -1.0, NAN], "c of ClipNorm must be > 0"),
     (bdl.ClipValue, [0.0, -1.0, NAN], "c of ClipValue must be > 0"),
     (lambda v: bdl.Block(lr_factor=v), [0, -1.0, INF, NAN, True, "a"], "lr_factor of a block must be a number > 0"),

@@ -21,7 +21,7 @@ from bdl.advice import override
 from bdl.data.field_counts import refuse_comment, refuse_ragged, telling_counts
 from bdl.data.number_columns import number_columns
 from bdl.data.signs import Signs, fitting_signs, warn_of_thousands
-from bdl.data.text_encoding import UTF8, guess_encoding, python_name, warn_of_utf8
+from bdl.data.text_encoding import UTF8, guess_encoding, python_name, refuse_other_format, warn_of_utf8
 from bdl.data.units import Way, learn_way, numbers_of
 from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, nearest_name, with_numbers
 from bdl.disk.files import is_on_disk
@@ -194,6 +194,8 @@ class Reading:
             raise ConfigError(f"{name} is no regular file: save the table as a file, and give its path")
         if self.format == "csv" and place.suffix.lower() in COMPRESSED:
             raise ConfigError(f"{name} is compressed: unpack it, or save the table as Parquet, which is small itself")
+        if self.format == "csv":
+            refuse_other_format(place, name)
         if self.format == "parquet" and not find_spec("pyarrow"):
             raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,11 @@ from bdl.errors import BdlWarning
 LEAST = 50  # rows, below which a relation one to one may be chance
 MOST_CLASSES = 20
 BY_CHANCE = 1e9  # orders of the rows, of which one has the classes side by side
-SAME = 0.9999  # correlation, above which a column is the target but for rounding
+SAME = 0.9999  # correlation of values or ranks, above which a column is a function of the target but for rounding
+
+
+FEW = 2_000  # rows whose ranks are compared first
+Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def warn_of_copies(train: Rows, targets: Sequence[str], inputs: Sequence[str], place: str) -> None:
@@ -82,6 +87,11 @@ def is_cut(numbers: Series, classes: Series) -> bool:
     return ways > math.log(BY_CHANCE)
 
 
+def _ranked_alike(x: Array, y: Array) -> bool:
+    a, b = (pd.Series(each).rank().to_numpy() for each in (x, y))
+    return bool(abs(np.corrcoef(a, b)[0, 1]) > SAME)
+
+
 def is_copy(values: Series, target: Series) -> bool:
     """Whether an input without gaps is a monotone function of numbers, or has one value for each class.
 
@@ -99,7 +109,12 @@ def is_copy(values: Series, target: Series) -> bool:
         one_to_one = ((before == after) == of_target).all()
         if one_to_one and ((before <= after).all() or (before >= after).all()):
             return True
+        step = -(-len(x) // FEW)
         with np.errstate(all="ignore"):  # a constant, or numbers whose squares overflow, are no copies
-            return bool(abs(np.corrcoef(x, y)[0, 1]) > SAME)
+            return (
+                bool(abs(np.corrcoef(x, y)[0, 1]) > SAME)
+                or _ranked_alike(x[::step], y[::step])
+                and (step == 1 or _ranked_alike(x, y))
+            )
     (x, levels), (y, classes) = (pd.factorize(each) for each in (values, target))
     return 1 < len(levels) == len(classes) < len(y) / 2 and len(np.unique(x * len(classes) + y)) == len(classes)

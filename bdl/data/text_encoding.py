@@ -17,6 +17,12 @@ MARKS = (  # the mark of UTF-32 begins with that of UTF-16
     (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
+FORMATS = (  # first bytes
+    (b"PK\x03\x04", "an Excel workbook or a zip archive"), (b"\xd0\xcf\x11\xe0", "an Excel workbook"),
+    (b"\x1f\x8b", "compressed by gzip"), (b"BZh", "compressed by bzip2"), (b"\xfd7zXZ", "compressed by xz"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd"), (b"PAR1", "a Parquet file, which data=parquet reads"),
+    (b"%PDF-", "a PDF"), (b"SQLite f", "an SQLite database"), (b"\x89HDF\r\n", "an HDF5 file"),
+)  # fmt: skip
 CONTROLS = re.compile(rb"[\x80-\x9f]")  # signs of cp1252 such as the euro; latin-1 has control signs there
 UNUSED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")  # bytes that cp1252 does not use
 WORD = re.compile(rb"[\w\x80-\xff]{0,20}[\x80-\xff][\w\x80-\xff]{0,20}")
@@ -58,6 +64,14 @@ class FileBytes:
                     found[1] |= CONTROLS.search(block) is not None
                     found[2] |= UNUSED.search(block) is not None
         return FileBytes(utf8 and _decodes(decoder, b"", final=True), word, *found)
+
+
+def refuse_other_format(path: Path, name: str) -> None:
+    """Raise ConfigError for a file whose first bytes are those of another format than text."""
+    with open_regular(path) as file:
+        start = file.read(8)
+    if (kind := next((kind for first, kind in FORMATS if start.startswith(first)), None)) is not None:
+        raise ConfigError(f"{name} is {kind}, and no text: save the table as CSV in UTF-8, and give its path")
 
 
 def mark_of(path: Path) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from bdl.batch import Inputs, count_items, inputs_of_call, structure
 from bdl.engine.forward import Forward, Method
 from bdl.engine.functional import named_tensors, replace_tensors
-from bdl.errors import ConfigError, check_whole
+from bdl.errors import BdlWarning, ConfigError, check_whole
 from bdl.frozen import (
     FrozenMode,
     Only,
@@ -98,8 +99,13 @@ class ChainStack(nn.Module):
         self.frozen_names = frozenset(frozen_tensors(self.net, self._sampled()))
         each = [self._of_one(self.net)]
         each += each * (chains - 1) if alike else map(self._of_one, copies)  # a copy goes before the next one comes
-        if isinstance(net, nn.Module) and fresh:
-            refuse_equal_starts(each, {name for name, p in self.net.named_parameters() if p.requires_grad})
+        equal = (
+            equal_starts(each, {name for name, p in self.net.named_parameters() if p.requires_grad}) if fresh else None
+        )
+        if not isinstance(net, nn.Module):
+            warn_of_equal_starts(equal)
+        elif fresh:
+            refuse_equal_starts(equal)
             with torch.no_grad():
                 for name, given in named_tensors(net).items():
                     if name in self.frozen_names:
@@ -247,14 +253,27 @@ def initialise(module: nn.Module) -> None:
         module._reset_parameters()  # torch's name of what other layers call reset_parameters
 
 
-def refuse_equal_starts(each: list[dict[str, Tensor]], sampled: Container[str]) -> None:
-    """Raise ConfigError for a sampled parameter of random values, not of one constant, that all copies share."""
-    if len(each) == 1:
-        return
-    for name, values in each[0].items():
+def equal_starts(each: list[dict[str, Tensor]], sampled: Container[str]) -> str | None:
+    """The first sampled parameter of random values, not of one constant, that the first two copies share."""
+    for name, values in each[0].items() if len(each) > 1 else ():
         if name in sampled and torch.equal(values, each[1][name]) and bool((values != values.flatten()[:1]).any()):
-            raise ConfigError(
-                f"{name} would start equal in all chains, because its module has no reset_parameters that draws it: "
-                'give a function that builds the network in place of the network, or start="given", where all chains '
-                "begin at its weights"
-            )
+            return name
+    return None
+
+
+def refuse_equal_starts(name: str | None) -> None:
+    if name is not None:
+        raise ConfigError(
+            f"{name} would start equal in all chains, because its module has no reset_parameters that draws it: "
+            'give a function that builds the network in place of the network, or start="given", where all chains '
+            "begin at its weights"
+        )
+
+
+def warn_of_equal_starts(name: str | None) -> None:
+    if name is not None:
+        warnings.warn(
+            f"{name} starts equal in all chains, because the function that builds the network gives the same values "
+            "each time: let it draw them from torch's random stream, which has another seed for each chain, or say "
+            'start="given", where all chains begin at one point', BdlWarning, 3,
+        )  # fmt: skip

@@ -23,6 +23,7 @@ from bdl.likelihoods import Likelihood, Loss, mean_note, refuse_misfit
 LARGEST = 10_000_000  # parameters of a network whose gradient is compared, which takes two copies of them
 LEAST = 2e-4  # share of the loss that a difference has to be, well above rounding in float32
 TRIES = 6  # lengths of a step, each ten times another
+MOVE = 0.05  # share of their size by which parameters without a gradient are moved
 UNLIKE = 0.2  # share of the slope by which a gradient may be off, where the loss has kinks
 
 
@@ -74,6 +75,8 @@ def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor]) -> st
             return None
         found = torch.autograd.grad(loss, list(params), allow_unused=True)
     start = [p.clone() for p in params]
+    if moves := _without_gradient(loss_of, params, found, float(loss.detach())):
+        return moves
     along = [torch.zeros_like(p) if g is None else g.to(p) for p, g in zip(params, found, strict=True)]
     length = float(torch.stack([v.square().sum().cpu().double() for v in along]).sum().sqrt())
     scale = abs(float(loss.detach()))
@@ -108,6 +111,28 @@ def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor]) -> st
         f"the gradient is not the loss's: along it the loss of the first batch rises by {slopes[0]:.3g} per unit of "
         f"length, and the gradient says {length:.3g}, so that the chain follows another distribution or temperature: "
         "remove the hook (register_hook, register_full_backward_hook) or the autograd.Function that changes it"
+    )
+
+
+def _without_gradient(
+    loss_of: Callable[[], Tensor], params: Sequence[Tensor], found: Sequence[Tensor | None], loss: float
+) -> str | None:
+    """What to tell of parameters that move the loss, and get no gradient from it."""
+    still = [p for p, g in zip(params, found, strict=True) if g is None or not bool(g.any())]
+    start, ends = [p.clone() for p in still], []
+    for sign in (1, -1, 1) if still else ():  # twice at one place, where a loss with draws of its own differs
+        for p, at in zip(still, start, strict=True):
+            wave = torch.arange(p.numel(), device=p.device, dtype=p.dtype).cos().view_as(p)
+            p.copy_(at + sign * MOVE * (at.square().mean().sqrt() + MOVE) * wave)
+        ends.append(float(loss_of().cpu().double().sum()))
+    for p, at in zip(still, start, strict=True):
+        p.copy_(at)
+    if not ends or not abs(ends[0] - ends[1]) > max(LEAST * abs(loss), 10 * abs(ends[2] - ends[0])):
+        return None
+    return (
+        f"{len(still)} of {len(params)} parameters get no gradient from the loss, which they change: a detach(), or a "
+        "torch.no_grad() around a part of the network, so that they would follow the prior alone: remove it, or leave "
+        "this part out of what is sampled by only="
     )
 
 

@@ -45,6 +45,7 @@ from bdl.likelihoods import (
     law_note,
     likelihood_of,
     mean_loss,
+    refuse_targets_of,
 )
 from bdl.samplers.potential import BoundGradient
 from bdl.samplers.sampler import Sampler
@@ -152,13 +153,13 @@ class BayesianModule(L.LightningModule):
             return self.gradient_for(inputs).losses(inputs, y)
         except INPUT_ERRORS as error:
             refuse_unfit(self.net, inputs, error, lambda: feed(self.net, inputs))
-            if isinstance(error, IndexError):  # what torch raises for a class that the network does not have
-                self._refuse_targets(inputs, y)
+            self._refuse_targets(inputs, y, error)
             raise
 
-    def _refuse_targets(self, inputs: Inputs, y: Tensor) -> None:
-        """Raise ConfigError where targets are outside the domain of the likelihood."""
-        if (likelihood := likelihood_of(self.loss)) is not None:
+    def _refuse_targets(self, inputs: Inputs, y: Tensor, error: Exception) -> None:
+        """Raise ConfigError where targets are of another kind, or outside the domain of the likelihood."""
+        refuse_targets_of(self.loss, y, error)
+        if isinstance(error, IndexError) and (likelihood := likelihood_of(self.loss)) is not None:
             with torch.no_grad(), evaluating(self):
                 likelihood.check(y.flatten(), feed(self.net, inputs).shape[-1])
 

@@ -34,6 +34,7 @@ from bdl.schedules import Keep
 # Callbacks of Lightning that step, or change weights, by themselves; and what to do instead
 OWN_STEPS = {
     "StochasticWeightAveraging": "bdl.ModelAverage averages the weights, and a posterior averages predictions",
+    "WeightAveraging": "bdl.ModelAverage averages the weights, and a posterior averages predictions",
     "LearningRateFinder": "bdl.tune finds lr",
     "BatchSizeFinder": "choose the batch size before",
     "ModelPruning": "prune the networks that are loaded",

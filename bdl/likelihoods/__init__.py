@@ -26,6 +26,7 @@ from bdl.likelihoods.losses import (
     mean_note,
     outputs_of,
     refuse_misfit,
+    refuse_targets_of,
 )
 from bdl.likelihoods.mixed import MixedLaw
 from bdl.likelihoods.multivariate import MultivariateNormalNLL
@@ -44,5 +45,5 @@ __all__ = [
     "MultivariateNormalNLL", "NegativeBinomialNLL", "ObservedNLL", "OrdinalNLL", "Outputs", "PoissonNLL",
     "StudentTNLL", "ValueNLL", "WeightedNLL", "WithOffset", "as_columns", "check_loss", "in_words", "law_note",
     "likelihood_of", "mean_loss", "mean_loss_and_gradient", "mean_note", "most_probable", "outputs_of",
-    "refuse_misfit", "with_constant_scale", "with_weights",
+    "refuse_misfit", "refuse_targets_of", "with_constant_scale", "with_weights",
 ]  # fmt: skip

@@ -191,6 +191,20 @@ def check_loss(loss: Any) -> None:
         )
 
 
+def refuse_targets_of(loss: Any, y: Any, error: Exception) -> None:
+    """Raise ConfigError, from torch's error, for classes in a form that torch's losses do not take: (B, 1), floats."""
+    name = _named(loss)[0]
+    if name not in (*CLASS_LOSSES, *LOG_PROBABILITIES) or not isinstance(y, Tensor):
+        return
+    whole = not y.is_floating_point() or bool((y == y.round()).all())
+    calls = ".squeeze(-1)" * (y.ndim == 2 and y.shape[-1] == 1) + ".long()" * y.is_floating_point()
+    if whole and calls:
+        line = (
+            f"{name.rpartition('.')[2]} takes the class of each item as an integer (B,), and the targets are {y.dtype} "
+        )
+        raise ConfigError(f"{line}{tuple(y.shape)}: give y{calls}") from error
+
+
 def refuse_misfit(loss: Any, outputs: Tensor, y: Any) -> None:
     """Raise ConfigError where a loss silently takes outputs (..., B, K) for something else than they are.
 

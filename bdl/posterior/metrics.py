@@ -143,7 +143,8 @@ def checked_classes(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     if low < 0 or high > last:
         raise ConfigError(f"labels must be in 0 .. {last}, the classes of the probabilities; got {low} .. {high}")
     if not bool(((probs > -1e-3) & (probs < 1 + 1e-3)).all()):
-        raise ConfigError("probabilities must be in [0, 1], got NaN or values outside: apply softmax to logits first")
+        remedy = "correct inputs that are NaN" if bool(probs.isnan().any()) else "apply softmax to logits first"
+        raise ConfigError(f"probabilities must be in [0, 1], got NaN or values outside: {remedy}")
     return probs.clamp(0, 1), labels.long()
 
 
@@ -275,10 +276,8 @@ def agreement(probs: Tensor, reference: Tensor) -> dict[str, float]:
     Raises ConfigError if the shapes differ.
     """
     if probs.shape != reference.shape:
-        raise ConfigError(
-            f"the reference has probabilities of shape {tuple(reference.shape)}, the posterior {tuple(probs.shape)}: "
-            "both must have the same items in the same order"
-        )
+        shapes = f"shape {tuple(reference.shape)}, the posterior {tuple(probs.shape)}"
+        raise ConfigError(f"the reference has probabilities of {shapes}: both must have the same items in one order")
     reference = reference.to(probs)
     return {
         "agreement": (probs.argmax(1) == reference.argmax(1)).double().mean().item(),

@@ -18,6 +18,7 @@ from bdl.disk.manifest import Manifest, checked_file, digest, manifests_of, read
 from bdl.disk.owner import sweep_leftovers
 from bdl.display import Shown, count_of
 from bdl.errors import BdlWarning, StoreError
+from bdl.likelihoods import law_note
 from bdl.posterior.checked_files import CheckedFiles
 from bdl.posterior.index import Index, Record, sample_files
 from bdl.posterior.tensors import (
@@ -95,7 +96,7 @@ class SampleStore(Shown):
 
         The first call also writes `target.json`, and every call psi of a weighting. The energy of a state is recorded
         where `sampler.full_loss` gives it, because its energy on a new batch is known after the next step only. The
-        first call warns of batch noise that no mean loss has: a closure may return a sum.
+        first call warns of another law: batch noise that no mean loss has, as of a sum, and weighted or smoothed data.
 
         Args:
             sampler: moves the network's parameters.
@@ -119,7 +120,7 @@ class SampleStore(Shown):
             self.refuse_other_frozen(self._frozen, recorded)
         tensors = stacked_tensors(net, sampler.chains, self._frozen.tensors)
         if last < 0:
-            _warn_of_a_sum(sampler, now)
+            _warn_of_other_laws(sampler, now, loss)
             self.write_target(describe_target(sampler, loss, tensors, net), stack, self._frozen)
         if (psi := sampler.psi()) is not None:
             self.write_weighting(stack, *psi)
@@ -260,8 +261,10 @@ class SampleStore(Shown):
             raise StoreError(f"{self.folder / name} is damaged ({error}): restore it") from error
 
 
-def _warn_of_a_sum(sampler: Sampled, now: Snapshot) -> None:
-    """Warn where batch noise is as strong as a loss makes it that adds up the items of a batch of b: b² times."""
+def _warn_of_other_laws(sampler: Sampled, now: Snapshot, loss: Any) -> None:
+    """Warn of `law_note`, and of batch noise as strong as a loss that adds up a batch of b makes it: b² times."""
+    if (note := law_note(loss)) is not None:
+        warnings.warn(note, BdlWarning, stacklevel=3)
     ratio = sampler.noise_ratio.double().cpu()  # NaN where unknown
     temperature = torch.as_tensor(now.temperature).double()
     worst = float(ratio.nan_to_num(0.0).max())

@@ -195,7 +195,8 @@ def report(
 
     Raises StoreError for a folder without samples, or with those of another network; ConfigError without test data.
     """
-    with on_threads(threads):
+    kept = explained(lambda: f"all samples are kept in {run_dir}: the same call makes the report")
+    with on_threads(threads), terminable(), kept:
         return _report(run_dir, module, data, likelihood, train_items)
 
 

@@ -33,7 +33,7 @@ from bdl.posterior.calibration import ConformalIntervals, ConformalSets, Tempera
 from bdl.posterior.doubt import tell_doubt
 from bdl.posterior.networks import WeightKind
 from bdl.posterior.prediction import AnyPrediction, ClassColumnsPrediction, Prediction, ValuePrediction
-from bdl.run.records import METRICS, PREPROCESSING, REFIT, folders_of, read_calibration, read_preprocessing
+from bdl.run.records import PREPROCESSING, REFIT, folders_of, read_calibration, read_preprocessing, refitted
 from bdl.run.spreadsheet import without_formulas
 from bdl.run.stored import load_runs
 
@@ -152,19 +152,6 @@ def weights_of(
     if asked is not None or calibration is not None or posterior.stacking is None:
         return asked
     return "stacking"
-
-
-def refitted(runs: Sequence[Path]) -> Sequence[Path]:
-    """The refits of the runs, which `refit=all` has sampled from all rows; the runs themselves if not all have one.
-
-    Warns of a refit that has not ended.
-    """
-    refits = [run / REFIT for run in runs]
-    for refit in refits:
-        if refit.exists() and not (refit / METRICS).exists():
-            line = f"{refit} has not ended, and is not used: the command of the run, with refit=all, goes on with it"
-            warnings.warn(line, BdlWarning, stacklevel=2)
-    return refits if all((refit / METRICS).exists() for refit in refits) else runs
 
 
 def calibration_of(runs: Sequence[Path]) -> Calibration | None:

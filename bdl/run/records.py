@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from bdl.disk.files import SMALL_FILE, parse_json, read_file
 from bdl.disk.manifest import manifests_of, read_listed, write_listed
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.calibrated import Calibration, CalibrationRequest, from_plain
 from bdl.posterior.calibration import ConformalSets, TemperatureScaling
 from bdl.posterior.doubt import METRICS
@@ -53,6 +54,31 @@ def read_config(run: Path) -> DictConfig:
         return loaded
     except Exception as error:  # the parsers may raise anything
         raise ConfigError(f"{path} is damaged ({_first_line(error)}): restore it") from error
+
+
+def refitted(runs: Sequence[Path]) -> Sequence[Path]:
+    """The refits of the runs, which `refit=all` has sampled from all rows; the runs themselves if not all have one.
+
+    Warns of a refit that has not ended. Raises ConfigError for another run in its place.
+    """
+    refits = [run / REFIT for run in runs]
+    for run, refit in zip(runs, refits, strict=True):
+        if (refit / METRICS).exists() and not is_refit_of(run, refit):
+            raise ConfigError(f"{refit} holds another run, and not the refit of {run}: move it away, or refit=false")
+    for refit in refits:
+        if refit.exists() and not (refit / METRICS).exists():
+            line = f"{refit} has not ended, and is not used: the command of the run, with refit=all, goes on with it"
+            warnings.warn(line, BdlWarning, stacklevel=2)
+    return refits if all((refit / METRICS).exists() for refit in refits) else runs
+
+
+def is_refit_of(run: Path, refit: Path) -> bool:
+    """Whether a run in the place of a refit has the settings of the run's table, and all of its rows."""
+    if not (run / CONFIG).exists():
+        return True
+    of_run, of_refit = (read_config(folder).get("data", {}) for folder in (run, refit))
+    others = [key for key in of_refit.keys() & of_run.keys() if of_refit[key] != of_run[key]]
+    return others == ["all_rows"] and bool(of_refit["all_rows"])
 
 
 def _refuse_strange(text: bytes) -> None:

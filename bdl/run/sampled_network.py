@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import bdl
@@ -47,6 +47,11 @@ def checked_data(loader: Any, num_data: int | None = None) -> int:
         raise ConfigError(
             f"bdl.sample needs a loader, got a {type(loader).__name__}: if it holds batches, give "
             "DataLoader(batches, batch_size=None, shuffle=True)"
+        )
+    if isinstance(loader, list | tuple) and loader and all(isinstance(each, Tensor) for each in loader):
+        raise ConfigError(
+            "bdl.sample needs a loader, got tensors: give DataLoader(TensorDataset(inputs, targets), batch_size=100, "
+            "shuffle=True)"
         )
     counts = counts_of(loader)
     if not counts and (num_data is None or not isinstance(loader, DataLoader)):

@@ -37,7 +37,10 @@ def refuse_combinations(
     """Raise ConfigError for parts that make no sense together, and for a `dynamics` of another type."""
     name = type(dynamics).__name__
     if not isinstance(dynamics, Transition):
-        raise ConfigError(f"dynamics must be a bdl.Dynamics or a bdl.FullBatch, got {name}: subclass one")
+        raise ConfigError(
+            "dynamics must be an object of a subclass of bdl.Dynamics or bdl.FullBatch, such as bdl.SGHMC(), got "
+            f"{dynamics!r}"
+        )
     kernel = isinstance(dynamics, FullBatch)
     if on_divergence != "stop" and (kernel or exchange is not None or (chains or 1) < 2):
         why = name if kernel else "replica exchange" if exchange is not None else "a single chain"

@@ -589,6 +589,15 @@ def test_a_compressed_table_is_refused(tmp_path, suffix):
         read_table(written(tmp_path, frame()).rename(tmp_path / f"table.csv{suffix}"), "y")
 
 
+@pytest.mark.parametrize(
+    "first, kind", [(b"PK\x03\x04\x14\0", "an Excel workbook"), (b"\x1f\x8b\x08\0", "compressed by gzip")]
+)
+def test_a_table_of_another_format_under_the_name_of_a_csv_is_named(tmp_path, first, kind):
+    (tmp_path / "table.csv").write_bytes(first + bytes(range(256)) * 4)
+    with pytest.raises(ConfigError, match=f"table.csv is {kind}.*, and no text: save the table as CSV"):
+        read_table(tmp_path / "table.csv", "y")
+
+
 def test_a_single_word_is_no_list_of_letters(tmp_path):
     """`missing="-999"` made a gap of every 9."""
     table = frame().assign(size=lambda t: t["size"].round().where(t.index % 5 > 0, -999))

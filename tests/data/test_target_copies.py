@@ -15,6 +15,7 @@ kinds = rng.choice(["a", "b", "c"], N)
 CASES = {
     "itself": (y, y, True), "2y + 1": (2 * y + 1, y, True), "rounded": (y.round(2), y, True),
     "reversed ranks": (-pd.Series(y).rank(), y, True), "noisy": (y + 0.1 * x, y, False), "unrelated": (x, y, False),
+    "exponential, of more digits": (np.exp(3 * y + 1e-4 * x), y, True), "cube, noisy": (y**3 + x, y, False),
     "with gaps": (np.where(x > 1, np.nan, 3 * y), y, True),
     "words of classes": (np.char.add("kind ", kinds), kinds, True),
     "numbers of classes": (pd.factorize(kinds)[0], kinds, True),

@@ -1,5 +1,6 @@
 """What the README and the pages of docs/ show runs as it stands: Python blocks, keys, links."""
 
+import ast
 import re
 import subprocess
 import tomllib
@@ -39,6 +40,17 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
         else:  # blank lines, so that a traceback shows the line of the page
             exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
     assert namespace.keys() > {"__name__", "__builtins__"}
+
+
+def test_blocks_for_packages_that_are_not_installed_import_what_bdl_has():
+    """Those in `py`, which no test runs: BoTorch, skpro, probly, ScoringBench, Pyro."""
+    trees = [ast.parse(block.code) for page in PAGES for block in blocks(page, "py")]
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = {(node.module, each.name) for node in imports for each in node.names if node.module.startswith("bdl.")}
+    assert len(trees) == 5 and len(ours) > 4
+    for module, wanted in ours:
+        body = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text()).body
+        assert wanted in {getattr(node, "name", None) for node in body}, (module, wanted)
 
 
 def run_shortened(command: list[str], folder: Path) -> None:

@@ -104,7 +104,7 @@ def test_vmap_and_loop_agree_on_a_resnet(norm):
 def test_vmap_runs_images_in_channels_last_on_a_gpu(chains, shared):
     """On a fake GPU, whose BatchNorm asks for the memory layout as cuDNN's does. vmap could not answer that."""
     with FakeTensorMode(), torch.device("cuda:0"):
-        stack = bdl.ChainStack(lambda: ResNet(8), chains, method="vmap", shared=shared)
+        stack = bdl.ChainStack(lambda: ResNet(8), chains, start="given", method="vmap", shared=shared)
         x = torch.randn(B if shared else chains * B, 3, 32, 32).contiguous(memory_format=torch.channels_last)
         assert stack(x if shared else x.unflatten(0, (chains, B))).shape == (chains, B, 10)
 

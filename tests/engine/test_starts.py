@@ -3,6 +3,7 @@
 ChainStack: hooks are called, and starts that would be equal are refused.
 """
 
+import copy
 import types
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import bdl
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 
 C = 3
 
@@ -89,6 +90,17 @@ def test_random_parameters_that_would_start_equal_are_refused(name):
     stack = bdl.ChainStack(build, C)
     assert not torch.equal(*dict(stack.net.named_parameters())[parameter][:2])
     assert stack(torch.ones(C, 4, 2)).shape == (C, 4, 3)
+
+
+def test_a_function_that_builds_equal_networks_is_told(recwarn):
+    net = nn.Linear(2, 3)
+    for build in (lambda: net, lambda: copy.deepcopy(net)):
+        with pytest.warns(BdlWarning, match="weight starts equal in all chains, because the function"):
+            bdl.ChainStack(build, C)
+        recwarn.clear()
+        bdl.ChainStack(build, C, start="given")
+        bdl.ChainStack(lambda: nn.Linear(2, 3), C)
+        assert not recwarn
 
 
 def test_constants_and_frozen_parameters_may_start_equal():

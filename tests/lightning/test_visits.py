@@ -59,7 +59,11 @@ def fit(folder, module_type, n, steps, lr=LR, loader=None, dataset=None, num_dat
     build = functools.partial(
         bdl.Sampler, dynamics=bdl.SGLD(), num_data=num_data or n, lr=lr, temperature=0.0, prior=bdl.Uniform()
     )
-    module = Own(net, build) if module_type is Own else bdl.BayesianModule(net, build, loss=bdl.GaussianNLL(1.0))
+    module = (
+        module_type(net, build)
+        if issubclass(module_type, Own)
+        else bdl.BayesianModule(net, build, bdl.GaussianNLL(1.0))
+    )
     watch = Watch()
     keep = bdl.CollectSamples(bdl.schedules.EveryStep(steps - 1, 1), folder)
     made = L.Trainer(
@@ -222,3 +226,14 @@ def test_a_batch_without_items_is_named(tmp_path, module_type):
 def test_a_run_without_a_step_is_pointed_out(tmp_path):
     with pytest.warns(BdlWarning, match="the run made no step: its loader has no batch"):
         fit(tmp_path, Own, 40, 9, loader={"batch_size": 50, "drop_last": True})
+
+
+def test_an_iterator_that_ends_in_a_step_does_not_begin_epochs_for_ever(tmp_path):
+    class Pairs(Own):
+        def training_step(self, batch, batch_idx):
+            self.others = getattr(self, "others", iter(range(20)))
+            next(self.others)
+            return super().training_step(batch, batch_idx)
+
+    with pytest.raises(ConfigError, match=r"epoch \d made no step: a StopIteration"):
+        fit(tmp_path, Pairs, 40, 30, loader={"batch_size": 10})

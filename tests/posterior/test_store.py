@@ -563,3 +563,15 @@ def test_a_loop_whose_loss_is_a_sum_is_told(tmp_path, reduction):
     else:
         with pytest.warns(BdlWarning, match="return their mean, which bdl multiplies by num_data"):
             store.append(sampler, w)
+
+
+@pytest.mark.parametrize(
+    "loss, words", [(nn.MSELoss(), "std sqrt"), (nn.CrossEntropyLoss(torch.ones(2)), "re-weighted")]
+)
+def test_a_loop_whose_loss_is_another_law_is_told(tmp_path, loss, words):
+    net = nn.Linear(1, 2)
+    sampler = bdl.Sampler(net.named_parameters(), bdl.SGLD(), num_data=20, lr=0.1)
+    net(torch.ones(20, 1)).mean().backward()
+    sampler.step()
+    with pytest.warns(BdlWarning, match=words):
+        SampleStore(tmp_path).append(sampler, net, loss=loss)

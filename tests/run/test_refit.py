@@ -91,6 +91,15 @@ def test_a_refit_that_has_not_ended_is_not_used(refitted, table, tmp_path):
     np.testing.assert_array_equal(predictions["mean"], expected["mean"])
 
 
+def test_another_run_in_the_place_of_a_refit_is_refused(script, refitted, table, tmp_path):
+    shutil.copytree(refitted, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "refit")
+    shutil.copytree(tmp_path / "run", tmp_path / "run" / "refit")
+    words = f"run={tmp_path / 'run'}", f"input={table}", f"output={tmp_path / 'out.csv'}"
+    assert "holds another run, and not the refit of" in refusal(script("predict", *words))
+    assert script("predict", *words, "refit=false")[0] == 0
+
+
 def test_the_refit_is_no_row_of_a_comparison_and_not_evaluated(script, refitted, folder, tmp_path):
     status, out, _ = script("compare", f"runs={folder}", f"out={tmp_path / 'c'}")
     assert status == 0 and len(pd.read_csv(tmp_path / "c" / "runs.csv")) == 1

@@ -1,11 +1,12 @@
 """Tests of `bdl.run.rehearsal` and `bdl.lightning.first_batch`: what the end needs is asked before the first step."""
 
 import functools
+import warnings
 
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import LearningRateFinder, StochasticWeightAveraging
+from lightning.pytorch.callbacks import LearningRateFinder, StochasticWeightAveraging, WeightAveraging
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -17,6 +18,7 @@ torch.manual_seed(0)
 X = torch.randn(60, 3)
 CLASSES = (X[:, 0] > 0).long()
 SOFT = (2 * X[:, :2]).softmax(1)
+GAP = torch.where(torch.arange(60)[:, None] == 50, torch.nan, X)
 
 
 def loader(y, size=20):
@@ -47,6 +49,14 @@ REFUSED = [
     (bdl.GaussianNLL(1.0), SOFT, loader(X), "predicts 2 targets"),
     (bdl.PoissonNLL(), SOFT.round(), loader(SOFT), "no counts 0, 1, 2"),
     (nn.CrossEntropyLoss(), CLASSES, DataLoader(TensorDataset(X), 20), "evaluation needs a loader of"),
+    (nn.CrossEntropyLoss(), CLASSES, DataLoader(TensorDataset(X[:0], CLASSES[:0]), 20), "test data have no item"),
+    (nn.CrossEntropyLoss(), CLASSES, {"test": loader(CLASSES), "val": []}, "val data have no item"),
+    (
+        nn.CrossEntropyLoss(),
+        CLASSES,
+        DataLoader(TensorDataset(GAP, CLASSES), 20),
+        "item 50 of the test data has an input that",
+    ),
 ]
 
 
@@ -107,7 +117,48 @@ def test_a_fast_dev_run_passes_without_samples(tmp_path):
         trained(tmp_path, [keep, bdl.Report(loader(X))], fast_dev_run=True)
 
 
-@pytest.mark.parametrize("callback", [StochasticWeightAveraging(swa_lrs=0.1), LearningRateFinder()])
+@pytest.mark.parametrize("callback", [StochasticWeightAveraging(swa_lrs=0.1), LearningRateFinder(), WeightAveraging()])
 def test_callbacks_that_step_by_themselves_are_named(tmp_path, callback):
     with pytest.raises(ConfigError, match=f"the callback {type(callback).__name__} makes steps or changes weights"):
         trained(tmp_path, [callback], max_epochs=4, logger=False, enable_checkpointing=False)
+
+
+@pytest.mark.parametrize(
+    "x, y, words",
+    [
+        (X, CLASSES[:, None], r"give y.squeeze\(-1\)$"),
+        (X, CLASSES.float(), r"give y.long\(\)$"),
+        (X, CLASSES[:, None].float(), r"give y.squeeze\(-1\).long\(\)$"),
+        ((9 * X).long(), CLASSES, "Linear does not take the inputs int64"),
+    ],
+)
+@pytest.mark.parametrize("chains", [None, 2])
+def test_a_first_batch_of_another_type_is_refused_in_one_line(tmp_path, x, y, words, chains):
+    batches = DataLoader(TensorDataset(x, y), 20)
+    with pytest.raises(ConfigError, match=words):
+        bdl.sample(nn.Linear(3, 2), nn.CrossEntropyLoss(), batches, tmp_path, steps=6, lr=0.01, chains=chains)
+
+
+class Cut(nn.Module):
+    """Its first layer changes the outputs, and gets no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.below, self.above = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.above(self.below(x).detach())
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+def test_a_part_without_gradient_that_changes_the_loss_is_told(tmp_path, chains):
+    call = {"steps": 6, "lr": 0.01, "chains": chains, "accelerator": "cpu"}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        bdl.sample(Cut(), nn.CrossEntropyLoss(), loader(CLASSES), tmp_path / "cut", **call)
+    assert any("2 of 4 parameters get no gradient from the loss, which they change" in str(w.message) for w in said)
+    unused = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    nn.init.zeros_(unused[1].weight)  # so that the layer below gets no gradient at first
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "2 of 4")
+        bdl.sample(unused, nn.CrossEntropyLoss(), loader(CLASSES), tmp_path / "zero", start="given", **call)

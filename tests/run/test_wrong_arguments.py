@@ -284,6 +284,14 @@ def test_an_interrupt_stays_an_interrupt_and_says_what_is_kept(tmp_path, after, 
     assert caught.value.__suppress_context__ and not any("lightning" in str(line.path) for line in caught.traceback)
 
 
+def test_an_interrupted_report_says_that_samples_are_kept(tmp_path, monkeypatch):
+    net = nn.Linear(3, K)
+    bdl.sample(net, None, loader(), tmp_path, steps=3, lr=0.01, accelerator="cpu", keep=EveryStep(1, 1))
+    monkeypatch.setattr("bdl.run.in_python.find_splits", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt, match="all samples are kept in .*: the same call makes the report"):
+        bdl.report(tmp_path, net, loader())
+
+
 def test_the_report_after_a_kill_is_that_of_uninterrupted_run(tmp_path, monkeypatch):
     def call(name: str):
         return bdl.sample(

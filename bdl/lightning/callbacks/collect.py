@@ -33,6 +33,16 @@ from bdl.schedules import Keep
 from bdl.snapshot import NETWORK, describe_target
 
 
+def refuse_idle_epoch(last: tuple[int, int] | None, now: tuple[int, int]) -> tuple[int, int]:
+    """What is `now`. Raises ConfigError where an epoch made no step. Each: the epoch, the steps before it."""
+    if last is not None and last[0] < now[0] and last[1] == now[1]:
+        raise ConfigError(
+            f"epoch {last[0]} made no step: a StopIteration in the network, the loss or a callback ends an epoch in "
+            "silence, as next() of an iterator without further items raises one: begin it anew"
+        )
+    return now
+
+
 class CollectSamples(SamplerCallback):
     """Writes samples to `<run_dir>/samples/`, under any LightningModule that returns a Sampler.
 
@@ -83,6 +93,7 @@ class CollectSamples(SamplerCallback):
         self.overwrite, self.target = overwrite, target or {}
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
         self._writer: SampleWriter | None = None  # the present run's, or the last one's
+        self._begun: tuple[int, int] | None = None  # the last epoch, and the steps before it
         self._ownership = ExitStack()  # holds the samples of the stack as ours while the run writes
 
     # ---- Lightning's hooks ------------------------------------------------------------------------------------------
@@ -130,6 +141,8 @@ class CollectSamples(SamplerCallback):
             if self._restored["cuda_rng"] is not None and torch.cuda.is_initialized():
                 torch.cuda.set_rng_state(self._restored["cuda_rng"])
             self._restored = None
+        if batch_idx == 0:
+            self._begun = refuse_idle_epoch(self._begun, (trainer.current_epoch, self.sampler.steps))
         if not isinstance(pl_module, BayesianModule):
             self._visits.see(batch, batch_idx)
             if self.sampler.steps == 0 and batch_idx == 0:
@@ -248,7 +261,5 @@ class CollectSamples(SamplerCallback):
     def _refuse_overwriting(self) -> None:
         fresh = self.sampler.steps == 0 and not self.overwrite
         if fresh and self.store.has_files(self.sampler.stack):
-            raise ConfigError(
-                f"{self.store.folder} holds samples already: resume with Trainer.fit(ckpt_path=...), choose another "
-                "run_dir, or remove them"
-            )
+            ways = "resume with Trainer.fit(ckpt_path=...), choose another run_dir, or remove them"
+            raise ConfigError(f"{self.store.folder} holds samples already: {ways}")
