@@ -233,7 +233,7 @@ class PosteriorEvaluation(Shown):
         if self.curve.of_numbers:
             chains = [torch.stack((one[:, 0].sqrt(), one[:, 1]), 1) for one in chains]
         means, name = torch.stack([one.mean(0) for one in chains]), "rmse" if self.curve.of_numbers else "accuracy"
-        found = dict(zip((name, "nll"), means.mean(0).tolist(), strict=True))
+        found: dict[str, float] = dict(zip((name, "nll"), means.mean(0).tolist(), strict=True))
         if len(means) > 1:
             found[f"{name}_se"] = float(means[:, 0].std()) / math.sqrt(len(means))
         return found
