@@ -109,7 +109,7 @@ def feed(net: Callable[..., Any], inputs: Inputs, call: Callable[..., Any] | Non
     """The outputs of a network, or of any function, for these inputs. call: calls the network in another way."""
     args, kwargs = arguments(inputs)
     try:
-        return (call or net)(*args, **kwargs)
+        return (net if call is None else call)(*args, **kwargs)  # `call or net` is not compiled by torch 2.11
     except TypeError:
         try:
             inspect.signature(net.forward if isinstance(net, nn.Module) else net).bind(*args, **kwargs)

@@ -142,3 +142,16 @@ def test_only_an_error_of_network_by_itself_is_one_of_its_inputs():
     assert refuse_unfit(net, unfit, torch.OutOfMemoryError("out of memory"), lambda: net(unfit)) is None
     with pytest.raises(ConfigError, match=r"Linear does not take the inputs float32 \(4, 2\): mat1 and mat2"):
         refuse_unfit(net, unfit, words, lambda: net(unfit))
+
+
+def test_a_function_that_calls_a_network_has_no_truth():
+    """torch 2.11, asked for one, leaves the whole step uncompiled."""
+
+    class Calls:
+        def __call__(self, x):
+            return x + 1
+
+        def __bool__(self):
+            raise AssertionError("data-dependent branching")
+
+    assert torch.equal(feed(nn.Identity(), A, Calls()), B[:, :1].expand(4, 3))

@@ -21,6 +21,7 @@ from bdl.posterior.stacking import Stacking
 RECORDED_ITEMS = 50  # items whose log-probability is recorded for R-hat and ESS
 FEATURES = 200  # outputs that are recorded for drifts and slow directions
 LAST = 10  # samples of each chain that `last_ten` scores
+WITH_ERROR = ("accuracy", "rmse", "nll")  # scores of the chains' averages that have a standard error
 ROWS = ("one_sample", "chain_bma", "bma", "bma_weighted", "bma_stacked")  # predictions that are scored
 
 
@@ -197,8 +198,9 @@ class PosteriorEvaluation(Shown):
         `bma_stacked/...` if chains have weights.
 
         `last_ten/nll` and `last_ten/accuracy` or `last_ten/rmse` are means over the last ten samples of each chain,
-        each scored by itself, because one sample of a chain with a large step says little. Each item counts once, but
-        in `bma/weighted_nll`, in which items with weights count by these.
+        each scored by itself, because one sample of a chain with a large step says little. Where there are several
+        chains, `chain_bma/accuracy_se` and others of that ending are standard errors over them. Each item counts once,
+        but in `bma/weighted_nll`, in which items with weights count by these.
 
         rows: the predictions that are scored, of ROWS.
         """
@@ -206,6 +208,10 @@ class PosteriorEvaluation(Shown):
         means = {
             f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]
         }
+        chains = each.get("chain_bma", ())
+        if len(chains) > 1:
+            errors = {n: float(np.std([m[n] for m in chains], ddof=1)) for n in WITH_ERROR if n in chains[0]}
+            means |= {f"chain_bma/{n}_se": error / math.sqrt(len(chains)) for n, error in errors.items()}
         return means | {f"last_ten/{name}": value for name, value in self.last_ten().items()} | self.by_weights()
 
     def by_weights(self) -> dict[str, float]:
@@ -226,8 +232,11 @@ class PosteriorEvaluation(Shown):
             return {}
         if self.curve.of_numbers:
             chains = [torch.stack((one[:, 0].sqrt(), one[:, 1]), 1) for one in chains]
-        score, nll = torch.stack([one.mean(0) for one in chains]).mean(0).tolist()
-        return {"rmse" if self.curve.of_numbers else "accuracy": score, "nll": nll}
+        means, name = torch.stack([one.mean(0) for one in chains]), "rmse" if self.curve.of_numbers else "accuracy"
+        found: dict[str, float] = dict(zip((name, "nll"), means.mean(0).tolist(), strict=True))
+        if len(means) > 1:
+            found[f"{name}_se"] = float(means[:, 0].std()) / math.sqrt(len(means))
+        return found
 
     def scores_of_rows(self, rows: Sequence[str] = ROWS) -> dict[str, list[dict[str, float]]]:
         """The scores of every prediction in these rows of the metrics."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from bdl.posterior.judge_law import sampled_temperature
+from bdl.posterior.judge_law import by_direction, sampled_temperature
 from bdl.posterior.judgements import (
     FEW_ITEMS,
     LEVELS_OF,
@@ -164,5 +164,7 @@ def _good(m: Numbers, decisive: Judgement, repeats: Judgement) -> str:
     better = f"use its predictions: they are better than those of one network ({score}){than}, and than a constant"
     again = "" if repeats.outcome == "trust" else f"; another run would differ: {repeats.words.partition(';')[0]}"
     heated = decisive.outcome == "another temperature" and not has_no_temperature(m)
-    differs = f"the samples have {sampled_temperature(m)} ({decisive.name})" if heated else decisive.words
+    by_batches = m["noise_ratio"] > 1 and not by_direction(m) and m["kinetic_temperature"] > m["temperature"]
+    has = "batches heat the samples to" if by_batches else "the samples have"
+    differs = f"{has} {sampled_temperature(m)} ({decisive.name})" if heated else decisive.words
     return f"{better}{again}. What differs: {differs}"

@@ -80,12 +80,11 @@ def sampled_temperature(m: Numbers) -> str:
     >>> sampled_temperature(Numbers({"temperature": 1.0, HOTTEST: 625.0, f"{HOTTEST}_se": 131.0, MEDIAN: 1.4}))
     '625 ± 130 T in its hottest direction and 1.4 T in the median one'
     """
-    if not by_direction(m):
-        known = [
-            ratio for name in ("kinetic_temperature", "t_eff") if not math.isnan(ratio := m[name] / m["temperature"])
-        ]
-        return f"{known[0]:.3g} T on average over directions" if known else "an unknown temperature"
     t, middle = m["temperature"], m[MEDIAN] / m["temperature"]
+    if not by_direction(m):
+        known = [m[name] for name in ("kinetic_temperature", "t_eff") if not math.isnan(m[name] / t)]
+        times = f"{known[0] / t:.3g} T on average over directions" if known else "an unknown temperature"
+        return times if t == 1 or not known else f"T = {known[0]:.3g}, {times}"
     hottest = f"{figures(m[HOTTEST] / t)} ± {figures(m[f'{HOTTEST}_se'] / t, 2)} T in its hottest direction"
     return hottest + ("" if math.isnan(middle) else f" and {figures(middle)} T in the median one")
 

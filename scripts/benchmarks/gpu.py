@@ -5,7 +5,8 @@ python scripts/bench.py gpu PAGE.md
 The page has the tables of `SECTIONS`: steps of stacks of small networks beside JAX, where it is installed; gradients
 and steps of ResNet20, each with its kernels compiled too; a part of a large network; the kernels of a block of steps;
 and tests/test_gpu.py. Each row is written when it is known, so that a run that is stopped leaves the earlier ones;
-PAGE.json has the numbers. A section that fails, or takes longer than its share of the time, says so in its place.
+PAGE.json has the numbers. A section that fails, or takes longer than its share of the time, says so in its place. The
+same command goes on: sections that have ended stay as they are, and the others have all of the time.
 `--device cpu --small` runs everything in small sizes, which a test does.
 """
 
@@ -22,7 +23,7 @@ from typing import Annotated, Any
 
 import torch
 from tools.command import Said, UsageError
-from tools.results import ROOT, markdown, save
+from tools.results import ROOT, markdown, read, save
 
 from bdl.run.machine import find_device, prepare_torch, provenance
 from benchmarks.speed import silence
@@ -35,7 +36,7 @@ def tests(bench: Bench) -> Iterator[Row]:
     ended = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=max(1.0, bench.end - time.monotonic())
     )
-    lines = ended.stdout.strip().splitlines()
+    lines = (ended.stdout.strip() or ended.stderr.strip()).splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     yield from ({"result": line} for line in [*failed, *lines[-1:]])
 
@@ -48,10 +49,12 @@ SECTIONS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "A part of a large network": parts,
     "tests/test_gpu.py": tests,
 }
-SHARES = {  # minutes of ten; the tests take what is left, and took two on an H200
-    "Stacks of small networks": 2.5, "Gradients of ResNet20": 1.5, "ResNet20 through the Trainer": 2.0,
-    "A block of steps": 0.5, "A part of a large network": 1.0,
+SHARES = {  # minutes of the sections; the tests took two on an H200
+    "Stacks of small networks": 2.5, "Gradients of ResNet20": 1.5, "ResNet20 through the Trainer": 1.75,
+    "A block of steps": 0.5, "A part of a large network": 0.75, "tests/test_gpu.py": 2.25,
 }  # fmt: skip
+SAME = ("device", "versions", "git_commit", "small")  # of a page that goes on
+STOPPED: Row = {"failed": "stopped here"}  # below the rows of a section as long as it runs
 
 
 class Late(BaseException):
@@ -90,26 +93,43 @@ def main(
         torch.cuda.set_device(bench.device)
     prepare_torch(None, tf32=False, processes=1)
     silence()
-    machine = {**provenance(bench.device), "date": date.today().isoformat()}
-    found: dict[str, list[Row]] = {}
-    for title, section in ((t, s) for t, s in SECTIONS.items() if not (small and s is tests)):
+    machine = {**provenance(bench.device), "date": date.today().isoformat(), "small": small}
+    found = earlier(page.with_suffix(".json"), machine)
+    todo = [t for t in SECTIONS if t not in found and not (small and SECTIONS[t] is tests)]
+    for k, title in enumerate(todo):
         start, rows = time.monotonic(), found.setdefault(title, [])
-        left = max(0.0, bench.end - start)
+        share = SHARES.get(title, 1.0) / sum(SHARES.get(other, 1.0) for other in todo[k:])  # what others leave is used
         try:
-            with at_most(min(left, 60 * SHARES.get(title, 10.0))):
-                for row in section(bench):
+            with at_most(max(0.0, bench.end - start) * share):
+                for row in SECTIONS[title](bench):
                     rows.append(row)
-                    save(page.with_suffix(".json"), {"machine": machine, **found}, text(machine, found))
+                    write(page, machine, found | {title: [*rows, STOPPED]})
         except (Exception, Late) as error:  # the other rows and sections are worth having
             rows.append({"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"})
         print(f"{title}: {time.monotonic() - start:.0f} s", flush=True)
-        save(page.with_suffix(".json"), {"machine": machine, **found}, text(machine, found))
+        write(page, machine, found)
     print(text(machine, found))
+
+
+def write(page: Path, machine: dict[str, Any], found: dict[str, list[Row]]) -> None:
+    save(page.with_suffix(".json"), {"machine": machine, **found}, text(machine, found))
+
+
+def earlier(path: Path, machine: dict[str, Any]) -> dict[str, list[Row]]:
+    """The sections that an earlier run of the same code on the same machine has ended.
+
+    Raises UsageError where the file is of another one.
+    """
+    known = read(path, machine=machine)
+    before = known.pop("machine")
+    if other := [name for name in SAME if before.get(name) != machine[name]]:
+        raise UsageError(f"{path} has another {other[0]}, {before.get(other[0])}: give the page another name")
+    return {title: rows for title, rows in known.items() if rows and rows[-1].keys() != {"failed"}}
 
 
 def text(machine: dict[str, Any], found: dict[str, list[Row]]) -> str:
     lines = [f"# {machine['device']}, {machine['date']}\n\nbdl {machine['versions']['bdl']}\n"]
-    for title, rows in found.items():
+    for title, rows in ((title, found[title]) for title in SECTIONS if title in found):
         about = " ".join((SECTIONS[title].__doc__ or "").split())
         known = (name for row in rows for name in row if name != "failed" or row[name] is not None)
         head = list(dict.fromkeys(known))

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.run.records import read_metrics
-from literature.distances import with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, PALE, RED, canvas, label
 from literature.sources import SLIDES
@@ -39,27 +38,35 @@ SCHEDULES = {
 }  # fmt: skip
 HOT = [f"{schedule}_hot_{method}" for schedule in ("fixed", "decay", "decay_both") for method in ("sghmc", "awsghmc")]
 RULED = 100.0  # T_eff / T from which on batches make 99 % of the noise
+SCORES = {"last_ten/accuracy": 100, "chain_bma/accuracy": 100, "chain_bma/nll": 1}
 METHODS = {"msgd": "M-SGD", "sghmc": "SGHMC", "awsghmc": "AWSGHMC"}
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """The results of one run.
+    """The results of one run, whose chains are runs from several starts: means over them, each average its own.
 
     one, average: accuracies in %, of single samples as a mean over the last ten, and of the average. nll: nats.
+    errors: standard errors over the chains of the three. samples: of a chain.
     """
 
     cell: str
     epochs: int
     seed: int
     device: str
+    chains: int
     samples: int
     one: float
     average: float
     nll: float
+    errors: tuple[float, float, float]
     config: dict[str, Any]  # the configuration with git commit and versions
     metrics: dict[str, float]
     timing: dict[str, float]
+
+    @property
+    def seeds(self) -> str:
+        return str(self.seed) if self.chains == 1 else f"{self.seed}: {self.chains} chains"
 
 
 @experiment("cifar10", f"{SLIDES}, CIFAR-10", "CIFAR-10, ResNet20: runs of experiment=cifar10/...", collects=True)
@@ -114,10 +121,12 @@ def finished_run(cell: str, config: Any, folder: Path) -> FinishedRun:
         epochs=config.trainer.max_epochs,
         seed=config.seed,
         device=config.provenance.device,
-        samples=int(m["samples"]),
+        chains=(chains := int(m.get("chains", 1))),
+        samples=int(m["samples"]) // chains,
         one=100 * m["test/last_ten/accuracy"],
-        average=100 * m["test/bma/accuracy"],
-        nll=m["test/bma/nll"],
+        average=100 * m["test/bma/accuracy" if chains == 1 else "test/chain_bma/accuracy"],
+        nll=m["test/bma/nll" if chains == 1 else "test/chain_bma/nll"],
+        errors=tuple(scale * m.get(f"test/{name}_se", 0.0) for name, scale in SCORES.items()),  # type: ignore[arg-type]
         config=settings(config),
         metrics=m,
         timing=json.loads(timing.read_text()) if timing.exists() else {},  # written after metrics.json
@@ -140,7 +149,8 @@ def tabulate(data: str, cells: dict[str, list[FinishedRun]]) -> Table:
         "the last ten samples, each by itself. T_eff / T, with the heat of the batches, and the multiplier of the "
         "gradient are means over the kept part of a run. Published: means of 10 runs, settings and epochs unknown. "
         f"Ours: the settings of conf/experiment/{data}, made for {EPOCHS} epochs; a shorter run has its schedule "
-        "compressed, and its row says how many epochs it had. Mean ± standard error where there are several seeds."
+        "compressed, and its row says how many epochs it had. Mean ± standard error where there are several seeds, or "
+        "chains of one seed, which begin apart and have batches of their own: then all scores are of single chains."
     )
     missing = [f"{data}/{cell}" for cell, runs in cells.items() if not runs]
     if missing:
@@ -156,16 +166,27 @@ def by_length(runs: list[FinishedRun]) -> list[list[FinishedRun]]:
 
 def row(data: str, cell: str, runs: list[FinishedRun]) -> list[str]:
     schedule, method = cell.rsplit("_", 1)
-    scores = torch.tensor([(run.one, run.average, run.nll) for run in runs])
-    ours = [with_error(scores[:, k], digits) if runs else "–" for k, digits in enumerate((2, 2, 3))]
+    ours = [over_chains(runs, k, digits) if runs else "–" for k, digits in enumerate((2, 2, 3))]
     heat = [1 + run.metrics["noise_ratio"] for run in runs if run.metrics["temperature"]]
     pull = [run.metrics["weighting/multiplier"] for run in runs if "weighting/multiplier" in run.metrics]
     means = [f"{statistics.mean(values):.2f}" if values else "–" for values in (heat, pull)]
     if heat and statistics.mean(heat) > RULED:
         means[0] += ": T and weighting cannot matter"
-    about = (listed(getattr(run, name) for run in runs) for name in ("samples", "epochs", "seed", "device"))
+    about = (listed(getattr(run, name) for run in runs) for name in ("samples", "epochs", "seeds", "device"))
     published = [f"{value:.2f}" for value in PUBLISHED[data].get(cell, ())] or ["–", "–"]
     return [SCHEDULES[schedule], METHODS[method], *published, *ours, *means, *about]
+
+
+def over_chains(runs: list[FinishedRun], k: int, digits: int) -> str:
+    """The mean of the k-th score over all chains of all runs, and its standard error."""
+    chains, means = (
+        np.array([run.chains for run in runs]),
+        np.array([(run.one, run.average, run.nll)[k] for run in runs]),
+    )
+    within = [run.errors[k] ** 2 * run.chains * (run.chains - 1) for run in runs]  # sums of squares
+    mean, n = float((chains * means).sum() / chains.sum()), int(chains.sum())
+    spread = (np.sum(within) + (chains * (means - mean) ** 2).sum()) / max(1, n - 1)
+    return f"{mean:.{digits}f}" + (f" ± {math.sqrt(spread / n):.{digits}f}" if n > 1 else "")
 
 
 def draw(data: str, cells: dict[str, list[FinishedRun]]) -> Figure:

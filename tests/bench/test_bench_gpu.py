@@ -52,10 +52,45 @@ def test_rows_are_kept_when_the_time_of_a_section_is_over(tmp_path, monkeypatch)
             except Exception:
                 pytest.fail("swallowed")
 
-    monkeypatch.setitem(gpu.SHARES, "first", 1 / 600)
+    monkeypatch.setitem(gpu.SHARES, "first", 1e-4)
     text, numbers = page(tmp_path, monkeypatch, first=slow, second=one)
     assert numbers["first"] == [{"ms": 1.0}, {"failed": "Late: not done in 0 s"}] and len(numbers["second"]) == 2
-    assert sum(v for k, v in gpu.SHARES.items() if k in gpu.SECTIONS) <= on_gpu.MINUTES - 2  # for the tests
+
+
+def test_the_same_command_goes_on(tmp_path, monkeypatch):
+    """What has ended is kept; what failed, or was under way when the process was killed, is measured again."""
+    calls: list[str] = []
+
+    def killed(bench):
+        calls.append("killed")
+        yield {"ms": 1.0}
+        if calls.count("killed") == 1:
+            raise SystemExit
+
+    def mended(bench):
+        calls.append("mended")
+        if calls.count("mended") == 1:
+            raise RuntimeError("no memory")
+        return [{"ms": 2.0}]
+
+    def ended(bench):
+        calls.append("ended")
+        return one(bench)
+
+    sections = {"mended": mended, "ended": ended, "killed": killed, "later": one}
+    with pytest.raises(SystemExit):
+        page(tmp_path, monkeypatch, **sections)
+    stopped = json.loads((tmp_path / "page.json").read_text())
+    assert stopped["killed"] == [{"ms": 1.0}, {"failed": "stopped here"}] and "later" not in stopped
+    text, numbers = page(tmp_path, monkeypatch, **sections)
+    assert calls == ["mended", "ended", "killed", "mended", "killed"]
+    assert {k: v for k, v in numbers.items() if k != "machine"} == {
+        "mended": [{"ms": 2.0}], "ended": one(None), "killed": [{"ms": 1.0}], "later": one(None)
+    }  # fmt: skip
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [f"## {name}" for name in sections]
+    monkeypatch.setattr(gpu, "provenance", lambda device: {"device": "abacus", "versions": {}, "git_commit": None})
+    with pytest.raises(UsageError, match="page.json has another device, .*: give the page another name"):
+        page(tmp_path, monkeypatch, **sections)
 
 
 def test_a_compiler_that_fails_is_told(monkeypatch):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import bdl
 from bdl.data import TensorBatches
-from bdl.engine.branches import MOST, Branches
+from bdl.engine.branches import Branches
 from bdl.engine.choose import choose_gradient, of_stack
 from bdl.engine.gradient import Autograd, InTurn, OnLeaves
 from bdl.engine.mlp_gradient import MLPGradient
@@ -58,7 +58,7 @@ STACKS = {
 
 
 @pytest.mark.parametrize("name", STACKS)
-@pytest.mark.parametrize("chains", [2, MOST + 2])
+@pytest.mark.parametrize("chains", [2, 10])
 def test_branches_are_a_loop(name, chains, simulated):
     """Losses, gradients and running statistics after four steps, three of which are launches of a graph."""
     arguments, net = STACKS[name]
@@ -72,7 +72,7 @@ def test_branches_are_a_loop(name, chains, simulated):
     expected = steps(of_stack(loop, NLL), x, y)
     with simulated.counted() as seen:
         found = steps(chosen, x, y)
-    assert seen.launches == 3 and len(simulated.streams.all) == 1 + min(chains, MOST)
+    assert seen.launches == 3 and len(simulated.streams.all) == 1 + min(chains, 8)  # whose memory is bounded
     for a, b in zip([*found, *there.buffers()], [*expected, *loop.buffers()], strict=True):
         torch.testing.assert_close(a.cpu(), b.cpu())
 

@@ -48,12 +48,16 @@ CASES = {
     "awsghmc": Case({"weighting": bdl.AdaptiveWeight(zeta=2.0, **RANGE)}, **WEIGHTED),
     "contour, smoothed, shared": Case({"weighting": bdl.Contour(**RANGE, shared=True, energy="ema")}, **WEIGHTED),
     "mclmc": Case({"dynamics": bdl.MCLMC(adapt_steps=20, adjusted=True)}, 0.7, batch=toys.N, lr=lambda step: 0.01),
+    "sgd": Case({"dynamics": bdl.SGD(0.9)}, temperature=lambda step: 0.0),
+    "baoab": Case({"dynamics": bdl.BAOAB(0.1)}),
+    "awsgld": Case({"dynamics": bdl.SGLD(), "weighting": bdl.AdaptiveWeight(zeta=2.0, **RANGE)}, **WEIGHTED),
+    "awsgnht": Case({"dynamics": bdl.SGNHT(0.5, rate=0.01), "weighting": bdl.Contour(**RANGE)}, **WEIGHTED),
     "T = 0 half of the time": Case(kernels=3, temperature=lambda step: float(step // 10 % 2)),
     "clip, Student-t": Case({"clip": bdl.ClipNorm(0.5), "prior": bdl.StudentT(3.0, "he")}),
     "a factor of lr": Case({"blocks": {"0.*": bdl.Block(lr_factor=0.5)}}),
     "other layers": Case(net=nn.Sequential(nn.Linear(toys.D, 5), nn.LayerNorm(5), nn.Linear(5, toys.K))),
 }
-SAME_WAY = ("clip, Student-t", "a factor of lr")
+SAME_WAY = ("clip, Student-t", "a factor of lr", "sgd", "baoab", "awsgld", "awsgnht")
 
 
 class Walks:
@@ -264,9 +268,16 @@ def test_walks_begin_once_a_pilot_has_found_the_bins(tmp_path, simulated, monkey
     assert_same(made, fit(tmp_path / "b", case, toys.EveryBatch(), steps=steps))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ("sghmc", "sgnht", "awsghmc", "mclmc"))
+@pytest.mark.parametrize(
+    "name",
+    slow_where(
+        lambda name: name not in ("sghmc", "sgnht", "awsghmc", "mclmc"),
+        ("sghmc", "sgnht", "awsghmc", "mclmc", "sgd", "baoab", "awsgld", "awsgnht"),
+    ),
+)
 def test_a_hundred_steps_have_half_as_many_launches_and_two_waits(tmp_path, simulated, monkeypatch, name):
-    walks, case = Walks(monkeypatch, 100), replace(CASES[name], lr=lambda step: 0.01, temperature=None)
-    fit(tmp_path, case, Sees(100), steps=200)
+    """The host launches at most one kernel or graph in two steps."""
+    walks, steady = Walks(monkeypatch, 100), {} if name == "sgd" else {"temperature": None}
+    fit(tmp_path, replace(CASES[name], lr=lambda step: 0.01, **steady), Sees(100), steps=200)
+    print(f"{name}: {walks.each:.2f} kernels and graphs a step, {walks.seen.waits.total()} waits in {walks.steps}")
     assert walks.steps > 95 and walks.each <= 0.6 and walks.seen.waits.total() <= 2, walks.seen

@@ -51,7 +51,11 @@ def test_scores_of_the_last_ten_samples_one_by_one(draws):
     losses = F.cross_entropy(last.flatten(0, 2), y.repeat(2 * len(last)))
     metrics = evaluation.metrics()
     assert metrics["last_ten/nll"] == pytest.approx(losses.item(), rel=1e-5)
-    assert metrics["last_ten/accuracy"] == pytest.approx((last.argmax(-1) == y).double().mean().item())
+    right = (last.argmax(-1) == y).double()
+    assert metrics["last_ten/accuracy"] == pytest.approx(right.mean().item())
+    assert metrics["last_ten/accuracy_se"] == pytest.approx(right.mean((0, 2)).std().item() / 2**0.5)
+    averages = (logits.softmax(-1).mean(0).argmax(-1) == y).double().mean(1)
+    assert metrics["chain_bma/accuracy_se"] == pytest.approx(averages.std().item() / 2**0.5)
 
 
 def test_the_rmse_of_the_last_ten_samples_is_a_mean_of_rmses():

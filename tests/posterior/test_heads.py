@@ -14,7 +14,7 @@ HOT = {"kinetic_temperature": 3.0, "t_eff": 3.1}
 COMMAND = "bdl train data=cifar10 sampler=sghmc sampler.lr=0.1"
 CIFAR = {  # 500 epochs of cyclical SGHMC on CIFAR-10, one chain: 94.2 % right, at 380 times its T
     "chains": 1, "samples": 100, "temperature": 2.63e-05, "temperature/change": 1.0, "kinetic_temperature": 0.01006,
-    "kinetic_temperature_se": 0.0011, "t_eff": 0.00997, "configurational_temperature": 0.0305,
+    "kinetic_temperature_se": 0.0011, "t_eff": 0.00997, "noise_ratio": 378.0, "configurational_temperature": 0.0305,
     "configurational_temperature_se": 0.00063, "lr": 0.00079, "ess/min": 1.67, "ess/within": 1.67,
     "ess/tail_min": 12.1, "ess/energy": 3.6, "energy/drift": -1.02, "mcse/most": 0.036, "mcse/worst": 0.125,
     "test/bma/nll": 0.1774, "test/bma/accuracy": 0.9415, "test/one_sample/nll": 0.2079, "test/last_ten/nll": 0.2094,
@@ -65,7 +65,8 @@ def test_each_condition_of_a_good_ensemble_counts(worse):
 def test_the_run_on_cifar_is_a_good_ensemble_and_is_not_led_away():
     judged = verdict(CIFAR)
     assert judged.head.title == "A good ensemble, not the posterior at T = 2.63e-05"
-    assert "the samples have 383 T on average over directions" in judged.head.sentence
+    assert "batches heat the samples to T = 0.0101, 383 T on average over directions" in judged.head.sentence
+    assert judged.level == "look"
     assert "another run would differ" in judged.head.sentence  # by 0.036, which it does not hide
     steps = next_steps(judged, or_nan(CIFAR), COMMAND, 1000)
     assert steps[0] == ("Use these predictions, and see that another run repeats them", f"{COMMAND} seed=1")

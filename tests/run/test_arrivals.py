@@ -140,29 +140,40 @@ def test_one_chain_on_two_devices_is_that_of_one_and_survives_a_kill(tmp_path):
         torch.testing.assert_close(whole[0][name], value, rtol=1e-4, atol=1e-5)
 
 
-def on_each(folder: Path) -> None:
-    """A stack on each device, and their samples in one folder."""
+def on_each(folder: Path, lost: bool) -> None:
+    """A stack on each device, and their samples in one folder; the second process may be lost."""
     torch.set_num_threads(1)
-    sampled_on_a_device(folder, process_info().rank)
+    rank = process_info().rank
+    sampled_on_a_device(folder, rank, LOST if lost and rank == 1 else None)
 
 
-def sampled_on_a_device(folder: Path, stack: int) -> dict[str, bytes]:
+def sampled_on_a_device(folder: Path, stack: int, killed_after: int | None = None) -> dict[str, bytes]:
+    """The sample files of a stack, which goes on from its checkpoint where there is one."""
+
+    def kill(trainer: Any, *_: Any) -> None:
+        if trainer.global_step == killed_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     with Device("cuda"):
-        toys.sample(
-            folder,
-            6,
-            bdl.schedules.EveryStep(0, 2),
-            net=bdl.ChainStack(MLP((toys.D, 5, toys.K)), 2, seed=0, stack=stack),
-            stack=stack,
-        )
+        module = toys.module(bdl.ChainStack(MLP((toys.D, 5, toys.K)), 2, seed=0, stack=stack), stack=stack)
+        checkpoint = folder / "checkpoints" / f"last-{stack}.ckpt"
+        save = bdl.SaveLast(checkpoint.parent, every=SAVED, name=checkpoint.stem)
+        keep = bdl.CollectSamples(bdl.schedules.EveryStep(0, 10), folder)
+        trainer = toys.trainer(folder, STEPS, [keep, save, LambdaCallback(on_train_batch_end=kill)])
+        ckpt = checkpoint if checkpoint.exists() else None
+        trainer.fit(module, toys.batches(2, seed=stack), ckpt_path=ckpt, weights_only=True)
     return {p.name: p.read_bytes() for p in (folder / "samples").glob(f"0*-{stack}.safetensors")}
 
 
-def test_a_stack_on_each_of_two_devices_draws_what_it_draws_alone(tmp_path):
-    assert launched(tmp_path, on_each, tmp_path / "both") == ""
-    alone = sampled_on_a_device(tmp_path / "alone", 1)
-    assert len(alone) == 3
-    assert all((tmp_path / "both" / "samples" / name).read_bytes() == alone[name] for name in alone)
+def test_a_stack_on_each_of_two_devices_draws_what_it_draws_alone_and_survives_a_kill(tmp_path):
+    line = launched(tmp_path, on_each, tmp_path / "both", True)
+    assert line == "process 1 of 2 was ended by SIGKILL; the same command resumes it"
+    assert len(list((tmp_path / "both" / "samples").glob("0*-1.safetensors"))) == 1
+    assert launched(tmp_path, on_each, tmp_path / "both", False) == ""
+    for stack in range(2):
+        alone = sampled_on_a_device(tmp_path / "alone", stack)
+        assert len(alone) == 3
+        assert all((tmp_path / "both" / "samples" / name).read_bytes() == alone[name] for name in alone)
     assert len(list((tmp_path / "both" / "samples").glob("0*"))) == 6
 
 
