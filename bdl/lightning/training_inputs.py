@@ -37,7 +37,7 @@ def see_first_batch(
     if isinstance(module, BayesianModule):
         return _inputs_seen(trainer, module, net, batch, None)
     with watched(net) as calls:
-        if (note := check_training_step(module, batch, sampler.sampled)) is not None:
+        if (note := check_training_step(module, batch, sampler)) is not None:
             warn_once(sampler, note, note)
     return _inputs_seen(trainer, module, net, batch, calls[0]) if calls else {}
 
