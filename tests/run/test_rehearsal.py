@@ -129,6 +129,8 @@ def test_callbacks_that_step_by_themselves_are_named(tmp_path, callback):
         (X, CLASSES[:, None], r"give y.squeeze\(-1\)$"),
         (X, CLASSES.float(), r"give y.long\(\)$"),
         (X, CLASSES[:, None].float(), r"give y.squeeze\(-1\).long\(\)$"),
+        (X, CLASSES.to(torch.complex64), "the targets are torch.complex64, .*two targets"),
+        (X, CLASSES[:, None].to(torch.complex64), "the targets are torch.complex64, .*two targets"),
         ((9 * X).long(), CLASSES, "Linear does not take the inputs int64"),
     ],
 )
