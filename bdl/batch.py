@@ -69,7 +69,7 @@ class Reader:
         return inputs, next_tokens(target) if self._shifts else target
 
     def _decide(self, inputs: Inputs, target: Tensor) -> None:
-        if len(target[target != IGNORED].unique()) < 2:
+        if target.is_complex() or len(target[target != IGNORED].unique()) < 2:
             return  # a constant, or nothing that counts, tells nothing
         self._shifts = not target.is_floating_point() and copies_inputs(inputs, target)
         if self._shifts:

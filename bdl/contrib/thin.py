@@ -23,6 +23,7 @@ from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs
 from bdl.posterior.predict import P, Posterior
 from bdl.posterior.prediction import AnyPrediction, ValuePrediction, log_probs
 from bdl.posterior.samples import Key, Samples
+from bdl.posterior.seen_inputs import read_inputs, write_inputs
 from bdl.posterior.store import COPIED, Record, SampleStore
 from bdl.posterior.tensors import FrozenPart, frozen_names
 
@@ -229,6 +230,8 @@ def write_thinned(samples: Samples, thinning: Thinning, run_dir: str | Path) -> 
     store.write_target(target, 0, FrozenPart(whole, names=names) if names else None)
     records = [file.record.of_rows([i]) for file in samples.files for i in range(len(file.chains))]
     store.write({name: t.cpu() for name, t in tensors.items()}, **one_step(records))
+    if inputs := read_inputs(origin):
+        write_inputs(store.manifest(0), inputs)
     for name in COPIED:
         if (origin.run_dir / name).exists():
             Manifest(folder).write(name, name.partition(".")[0], read_file(origin.run_dir / name))

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from bdl.advice import override
+from bdl.advice import override, takes
 from bdl.data.dates import DROP, DateColumn, holds_dates
 from bdl.data.frame import brief_list, require_columns
 from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, is_rounding, of_each, perhaps_gaps
@@ -26,7 +26,7 @@ from bdl.errors import BdlWarning, ConfigError
 Column = NumberColumn | CategoryColumn | DateColumn
 KINDS: dict[str, type[Column]] = {"number": NumberColumn, "category": CategoryColumn, "date": DateColumn}
 MOST_BYTES = 2**32  # that inputs of categories take, in all training rows
-NESTED = (list, tuple, dict, set, np.ndarray)
+NESTED = (list, tuple, dict, set, np.ndarray, Tensor)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ class InputEncoding:
         require_columns(frame, self.names, key, place)
         gaps = {column: int(frame[column.name].isna().sum()) for column in self.columns if not column.gaps}
         take = frame.pop if last else frame.__getitem__
-        parts = of_each(lambda column: column.encode(take(column.name), place).astype(np.float32), self.columns, place)
+        parts = of_each(
+            lambda column: column.encode(_single(take(column.name)), place).astype(np.float32), self.columns, place
+        )
         self._warn_of_gaps({column: count for column, count in gaps.items() if count}, len(parts[0]), place)
         return torch.from_numpy(np.concatenate(parts, 1))
 
@@ -137,6 +139,18 @@ def _numbers_rows(values: Series) -> bool:
     return values.is_monotonic_increasing or re.search(r"(^|[\W_])(id|nr|no)$", str(values.name).lower()) is not None
 
 
+def _single(values: Series) -> Series:
+    """The values. Raises Refused for cells that hold several, or bytes, which no text of the training rows equals."""
+    if values.dtype == object:
+        if values.map(lambda value: isinstance(value, NESTED)).any():
+            drop = f"{DROP}, or " if takes("data.drop") else ""
+            raise Refused(str(values.name), "holds lists", f"{drop}make columns of them")
+        if (found := values.map(lambda value: isinstance(value, bytes))).any():
+            example = values[found].iloc[0]
+            raise Refused(str(values.name), f"holds bytes ({example!r})", "decode them, as .str.decode('utf-8') does")
+    return values
+
+
 def _learn(
     values: Series, categorical: bool, max_levels: int, day_first: bool | None, missing: Sequence[str]
 ) -> Column | None:
@@ -144,9 +158,7 @@ def _learn(
 
     Raises Refused for a column that cannot be an input.
     """
-    name = str(values.name)
-    if values.dtype == object and values.map(lambda value: isinstance(value, NESTED)).any():
-        raise Refused(name, "holds lists", f"{DROP}, or make columns of them")
+    name = str(_single(values).name)
     numeric, gaps = pd.api.types.is_numeric_dtype(values), values.isna()
     if gaps.all():
         return None

@@ -82,6 +82,12 @@ def perhaps_gaps(learn: Callable[[], R], values: Series, remedy: str, missing: S
         words = [word for word in values[is_text(values)].unique() if "=" not in word]  # a=b is the word b of column a
         if fault.remedy != remedy or not 0 < len(words) <= FEW_WORDS:
             raise
+        if words == [str(values.name)]:  # files that were joined one after the other
+            rows = [str(row + 1) for row in values.index[values == words[0]]]
+            repeats = f"{brief_list([f'row {row}' for row in rows])} repeat{'s' * (len(rows) == 1)} the header"
+            leave = override("data.drop_rows", rows) if takes("data.drop_rows") else "the table without"
+            them = "it" if len(rows) == 1 else "them"
+            raise Refused(fault.name, fault.what, f"{repeats}: {leave} leaves {them} out") from None
         gaps = f"data.missing={{words}} if they mean missing values; or {remedy}"
         raise Refused(fault.name, fault.what, gaps, [*missing, *words]) from None
 

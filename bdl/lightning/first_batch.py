@@ -19,6 +19,7 @@ from bdl.engine.functional import evaluating
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, Loss, mean_note, refuse_misfit
+from bdl.samplers.sampler import Sampler
 
 LARGEST = 10_000_000  # parameters of a network whose gradient is compared, which takes two copies of them
 LEAST = 2e-4  # share of the loss that a difference has to be, well above rounding in float32
@@ -52,7 +53,7 @@ def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> N
 
 
 @torch.no_grad()
-def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor]) -> str | None:
+def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor], chains: int | None) -> str | None:
     """What to tell of a loss whose gradient is another function's, as hooks make it; None where it fits.
 
     The slope of the loss along its gradient, by differences L(θ + e v) - L(θ - e v), is compared with the gradient's
@@ -60,7 +61,7 @@ def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor]) -> st
 
     Args:
         loss_of: () or (C,) the loss at the present parameters, the same one each time; differentiable.
-        params: the parameters, of one dtype.
+        params: the parameters, of one dtype. chains: C if they carry an axis of chains.
     """
     if params[0].dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled(params[0].device.type):
         return None  # differences of losses would be rounding
@@ -75,7 +76,7 @@ def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor]) -> st
             return None
         found = torch.autograd.grad(loss, list(params), allow_unused=True)
     start = [p.clone() for p in params]
-    if moves := _without_gradient(loss_of, params, found, float(loss.detach())):
+    if moves := _without_gradient(loss_of, params, found, float(loss.detach()), chains is None):
         return moves
     along = [torch.zeros_like(p) if g is None else g.to(p) for p, g in zip(params, found, strict=True)]
     length = float(torch.stack([v.square().sum().cpu().double() for v in along]).sum().sqrt())
@@ -115,10 +116,10 @@ def gradient_note(loss_of: Callable[[], Tensor], params: Sequence[Tensor]) -> st
 
 
 def _without_gradient(
-    loss_of: Callable[[], Tensor], params: Sequence[Tensor], found: Sequence[Tensor | None], loss: float
+    loss_of: Callable[[], Tensor], params: Sequence[Tensor], found: Sequence[Tensor | None], loss: float, told: bool
 ) -> str | None:
-    """What to tell of parameters that move the loss, and get no gradient from it."""
-    still = [p for p, g in zip(params, found, strict=True) if g is None or not bool(g.any())]
+    """What to tell of parameters that move the loss, and get no gradient from it. told: by the sampler."""
+    still = [p for p, g in zip(params, found, strict=True) if (not told if g is None else not bool(g.any()))]
     start, ends = [p.clone() for p in still], []
     for sign in (1, -1, 1) if still else ():  # twice at one place, where a loss with draws of its own differs
         for p, at in zip(still, start, strict=True):
@@ -158,10 +159,10 @@ def check_first_batch(
     return mean_note(loss, outputs[0], labels[0]) if stacked else mean_note(loss, outputs, labels)
 
 
-def check_training_step(module: L.LightningModule, batch: Any, params: Sequence[Tensor]) -> str | None:
+def check_training_step(module: L.LightningModule, batch: Any, sampler: Sampler) -> str | None:
     """`check_mean` and `gradient_note` for a LightningModule, by its `training_step`, which logs nothing meanwhile.
 
-    It is not checked where it steps by hand, or where it does not take half a batch. params: those sampled.
+    It is not checked where it steps by hand, or where it does not take half a batch.
     """
 
     def loss_of(part: Any) -> Tensor:
@@ -177,7 +178,7 @@ def check_training_step(module: L.LightningModule, batch: Any, params: Sequence[
                 with torch.random.fork_rng(devices_of(module)):
                     return loss_of(batch)
 
-            return gradient_note(again, params)
+            return gradient_note(again, sampler.sampled, sampler.chains)
     return None
 
 

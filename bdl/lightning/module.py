@@ -142,7 +142,7 @@ class BayesianModule(L.LightningModule):
             self._unchecked = False
             with torch.no_grad(), evaluating(self):
                 self._note(check_first_batch(self.net, self.loss, batch, self._read, self._loss_of))
-                self._note(gradient_note(lambda: self._losses(*self._read(batch)), self.sampler.sampled))
+                self._note(gradient_note(lambda: self._losses(*self._read(batch)), self.sampler.sampled, self.chains))
         loss = self._loss_of(batch)
         return loss if self._micro_batches is None else self._micro_batches.add(loss, batch, batch_idx)
 

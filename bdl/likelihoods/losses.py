@@ -192,7 +192,10 @@ def check_loss(loss: Any) -> None:
 
 
 def refuse_targets_of(loss: Any, y: Any, error: Exception) -> None:
-    """Raise ConfigError, from torch's error, for classes in a form that torch's losses do not take: (B, 1), floats."""
+    """Raise ConfigError, from torch's error, for complex targets, and for classes as (B, 1) or as floats."""
+    if isinstance(y, Tensor) and y.is_complex():
+        line = f"the targets are {y.dtype}, and a likelihood is one of real numbers: "
+        raise ConfigError(f"{line}give their real and imaginary parts as two targets, torch.view_as_real(y)") from error
     name = _named(loss)[0]
     if name not in (*CLASS_LOSSES, *LOG_PROBABILITIES) or not isinstance(y, Tensor):
         return

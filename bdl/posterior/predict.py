@@ -32,6 +32,7 @@ from bdl.posterior.prediction import (
 )
 from bdl.posterior.recorded import tell_differences
 from bdl.posterior.samples import stores_of
+from bdl.posterior.seen_inputs import tell_far
 from bdl.posterior.tensors import sampled_part
 
 INTERNAL = {
@@ -147,10 +148,14 @@ class Posterior(StoredNetworks, Generic[P]):
             of a weighted distribution into samples of exp(-U/T)), or "stacking" (weights of chains by how well they
             predict, see `stack`).
 
+        Warns with a BdlWarning of inputs that are far from all training items, where the run has seen these.
+
         Raises ConfigError if neither the run nor `load` says what the outputs mean, if the outputs do not fit the
         likelihood, if importance weights are not valid, or if there are no stacking weights.
         """
-        return self.predicted(self.batches(data), kind)
+        batches = self.batches(data)
+        tell_far(self.stores, batches)
+        return self.predicted(batches, kind)
 
     def evaluate(self, loader: Iterable[Any]) -> PosteriorEvaluation:
         """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches.

@@ -45,7 +45,7 @@ OWNER = "owner.json"
 FOLDERS = ("samples", "checkpoints", f"{START}/samples", f"{TRAINED}/samples")
 # The files that runs make in these folders. Lightning's and W&B's are in the folders of LOGS.
 OURS = re.compile(
-    r"(target|(owner|excluded)-\d+|stacking(-[0-9a-f]{8})?)\.json|index-(0|[1-9]\d*)\.jsonl|.*\.(safetensors|ckpt|writing)"
+    r"(target|(owner|excluded|inputs)-\d+|stacking(-[0-9a-f]{8})?)\.json|index-(0|[1-9]\d*)\.jsonl|.*\.(safetensors|ckpt|writing)"
 )
 LOGS = ("logs", "wandb")
 

@@ -45,7 +45,7 @@ ALTERED = "was altered or lost after bdl had written it"
 ADDED = "is in no manifest: it was added, or its line was lost"
 READ = ("data", "model", "loss", "threads")  # what the commands read of a config.yaml
 FILES = (  # files of a run that a manifest must list
-    *RUN_FILES, "samples/target.json", "samples/frozen.safetensors", "samples/excluded-*.json",
+    *RUN_FILES, "samples/target.json", "samples/frozen.safetensors", "samples/excluded-*.json", "samples/inputs-*.json",
     STACKING, "samples/weighting-*.safetensors", "checkpoints/trace-*.safetensors",
 )  # fmt: skip
 # Packages that hold what reads files or runs commands beside their classes, so that trusting them guards nothing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -116,3 +117,13 @@ class BatchSizes(Saved):
     def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
         if state:  # {}: of a checkpoint that is older than this class
             super().load_state_dict(state, theta)
+
+
+def checked_items(items: Any) -> int:
+    """The number of items that a user tells, also as an integer of NumPy or torch. Raises ConfigError for others."""
+    try:
+        if not isinstance(items, bool) and (whole := operator.index(items)) >= 1:
+            return whole
+    except TypeError:
+        pass
+    raise ConfigError(f"items must be a whole number of at least 1, how many the batch holds (len(x)), got {items!r}")

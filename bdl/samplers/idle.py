@@ -48,7 +48,8 @@ class IdleParameters:
             self._is_known = True
             warnings.warn(
                 f"{len(idle)} of {len(names)} parameters, {names[idle[0]]} the first, have no gradient at step {step} "
-                "and are left as they are; if their layer was replaced, build a new Sampler",
+                "and are left as they are; remove a detach() or torch.no_grad() that cuts them off; if their layer was "
+                "replaced, build a new Sampler",
                 BdlWarning,
                 stacklevel=8,
             )

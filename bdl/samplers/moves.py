@@ -15,6 +15,7 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.samplers.batch_gradient import BatchGradient
 from bdl.samplers.batch_noise import EVERY, WEIGHTS, BatchNoise
+from bdl.samplers.batch_sizes import checked_items
 from bdl.samplers.chain import Chain
 from bdl.samplers.compiled.steps import CompiledSteps
 from bdl.samplers.compiled.update import CompiledUpdate
@@ -141,6 +142,7 @@ class GradientMoves(Moves):
     def loss(self, closure: Closure | None, items: int | None) -> Tensor | None:
         sizes, told = self.potential.sizes, self.chain.host.items
         sizes.watches = items is None and told is None
+        items = None if items is None else checked_items(items)
         loss = self.evaluation.loss(closure)
         items = told() if items is None and told is not None else items
         if items is None or (group := self.chain.host.group) is None:

@@ -77,7 +77,7 @@ class BayesianMLP(BaseEstimator):
         warn_of_far(getattr(self, "_seen", ()), frame, self.posterior_.target["num_data"], "X")
         x = self.encoding_.encode(frame, "X: ", "X").double()
         with on_threads(1):
-            return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
+            return self.posterior_.predicted(self.posterior_.batches(TensorSlices(x, torch.zeros(len(x)))))
 
     def _sample(
         self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood, groups: Any, weights: Tensor | None

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from bdl.advice import naming
 from bdl.data.encoding import InputEncoding
@@ -156,3 +157,23 @@ def test_signs_of_numbers_are_told_as_the_reader_can_set_them():
 def test_one_row_is_no_rows():
     with pytest.raises(ConfigError, match="no finite number in 1 of 1 row: "):
         ENCODING.encode(pd.DataFrame({"size": ["big"], "kind": "a"}), "", "t")
+
+
+@pytest.mark.parametrize(
+    "name, cells, words",
+    [
+        ("kind", [b"a", b"b"], r"kind holds bytes \(b'a'\): decode them, as .str.decode\('utf-8'\) does"),
+        ("size", [b"1.7", b"1.8"], "size holds bytes"),
+        ("size", [np.array(1.7), np.array(1.8)], "size holds lists: make columns of them"),
+        ("size", [torch.tensor(1.7)] * 2, "size holds lists"),
+        ("kind", [{"a": 1}, "b"], "kind holds lists"),
+    ],
+)
+def test_cells_that_hold_no_single_value_are_refused(name, cells, words):
+    frame = pd.DataFrame({"size": [1.7, 1.8], "kind": ["a", "b"]}).astype({name: object})
+    frame[name] = pd.Series(cells, dtype=object)
+    with pytest.raises(ConfigError, match=words), naming({}):
+        ENCODING.encode(frame, "input: ", "the table")
+    long = pd.concat([frame] * 20, ignore_index=True)
+    with pytest.raises(ConfigError, match=f"{name} holds"):
+        InputEncoding.learn(long, ["size", "kind"], (), 50, "t.csv")

@@ -80,3 +80,17 @@ def test_rows_that_the_table_lacks_are_refused(tmp_path, row):
     SHOPS.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(ConfigError, match=r"data.drop_rows must hold whole numbers from 1 to 60, .*t.csv"):
         read_table(tmp_path / "t.csv", "sales", id=["shop"], drop_rows=[row])
+
+
+def test_a_header_that_repeats_amid_the_table_is_named(tmp_path):
+    """As in files that were joined one after the other."""
+    part = "a,b,y\n" + "".join(f"{i % 9},{i % 7}.5,{3 * i + i % 5}\n" for i in range(30))
+    (tmp_path / "joined.csv").write_text(2 * part)
+    with pytest.raises(ConfigError, match=r"row 31 repeats the header: data.drop_rows=\[31\] leaves it out") as caught:
+        read_table(tmp_path / "joined.csv", "y", task="regression")
+    assert "data.missing" not in str(caught.value)
+    (tmp_path / "joined.csv").write_text(3 * part)
+    with pytest.raises(
+        ConfigError, match=r"row 31, row 62 repeat the header: data.drop_rows=\[31,62\] leaves them out"
+    ):
+        read_table(tmp_path / "joined.csv", "y")

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from closures import closure_of
@@ -118,3 +119,16 @@ def test_dynamics_that_measure_noise_within_a_batch_take_batches_of_one_size():
     sampler.extras["per_example"] = lambda: bdl.per_example_gradients(net, NORMAL, x[:10], y[:10])
     with pytest.raises(ConfigError, match="SGFS measures batch noise within a batch, and the batches differ in size"):
         loop(net, sampler, x, y, 1, batch_size=10)
+
+
+@pytest.mark.parametrize("items", [100.5, 0, -3, True, "10", torch.tensor([1.0, 2.0])])
+def test_a_size_that_is_no_number_of_items_is_refused(items):
+    x, y = data(30)
+    net = nn.Linear(2, 1, dtype=torch.float64)
+    with pytest.raises(ConfigError, match="items must be a whole number of at least 1, .*, got "):
+        sampler = sampler_of(net, 30)
+        sampler.step(closure_of(sampler, lambda: NORMAL(net(x), y).mean()), items=items)
+
+
+def test_integers_of_numpy_and_torch_are_sizes():
+    assert batch_sizes.checked_items(np.int64(3)) == batch_sizes.checked_items(torch.tensor(3)) == 3

@@ -20,10 +20,10 @@ from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.callbacks.sample_writer import SampleWriter
-from bdl.lightning.first_batch import check_training_step
 from bdl.lightning.host import find_sampler, host_under, loss_of, reader_of, sampled_net
 from bdl.lightning.module import BayesianModule
-from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, warn_once
+from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer
+from bdl.lightning.training_inputs import see_first_batch
 from bdl.lightning.visits import Visits
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
@@ -145,10 +145,9 @@ class CollectSamples(SamplerCallback):
             self._begun = refuse_idle_epoch(self._begun, (trainer.current_epoch, self.sampler.steps))
         if not isinstance(pl_module, BayesianModule):
             self._visits.see(batch, batch_idx)
-            if self.sampler.steps == 0 and batch_idx == 0:
-                note = check_training_step(pl_module, batch, self.sampler.sampled)
-                if note is not None:
-                    warn_once(self.sampler, note, note)
+        if self.sampler.steps == 0 and batch_idx == 0:
+            seen = see_first_batch(trainer, pl_module, sampled_net(pl_module, self.net), batch, self.sampler)
+            self._writer.describe_inputs(seen)  # type: ignore[union-attr]
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
         sampler, writer = self.sampler, self._writer

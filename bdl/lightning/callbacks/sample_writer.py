@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bdl.disk.background import Background
 from bdl.disk.manifest import Manifest
+from bdl.posterior.seen_inputs import Record, write_inputs
 from bdl.posterior.store import SampleStore
 from bdl.posterior.tensors import FrozenPart
 from bdl.samplers.sampler import Sampler
@@ -51,6 +52,12 @@ class SampleWriter:
         """Write what describes the samples, see `SampleStore.write_target`."""
         self.store.write_target(target, self.sampler.stack, frozen)
         self._last_hash = self._manifest.last_hash()
+
+    def describe_inputs(self, record: Record) -> None:
+        """Write what the run has seen of its inputs."""
+        if self.writes and record:
+            write_inputs(self._manifest, record)
+            self._last_hash = self._manifest.last_hash()
 
     def state_dict(self) -> dict[str, Any]:
         self.settle()
