@@ -100,7 +100,7 @@ def command(name: str) -> Callable[[], None]:
 
 
 def with_key(name: str, words: Sequence[str]) -> list[str]:
-    """The words of a command line, where folders without a key get the command's: `bdl verify a` is run=a.
+    """The words of a command line, where folders get the command's key: `bdl verify a` and `... runs=a` are run=a.
 
     Raises ConfigError for several folders where the command takes one, and for the key beside a folder without it.
 
@@ -108,11 +108,20 @@ def with_key(name: str, words: Sequence[str]) -> list[str]:
         ["run='a'", 'trust=[mypackage]']
         >>> with_key("compare", ["a", "b"])
         ["runs=['a','b']"]
+        >>> with_key("evaluate", ["run=a"])
+        ['runs=a']
     """
     key = OF_FOLDERS.get(name)
+    if key is None:
+        return list(words)
+    if name != "predict":  # which has both keys
+        other = "runs=" if key == "run" else "run="  # the same folders under the key of other commands
+        if all(any(word.startswith(start) for word in words) for start in (other, f"{key}=")):
+            raise ConfigError(f"{key} is given twice: as run= and as runs=")
+        words = [f"{key}={word.removeprefix(other)}" if word.startswith(other) else word for word in words]
     after_option = {i + 1 for i, word in enumerate(words) if word.startswith("-")}  # perhaps the option's value
     alone = [word for i, word in enumerate(words) if i not in after_option and _is_folder(word)]
-    if key is None or not alone:
+    if not alone:
         return list(words)
     others = [word for word in words if word not in alone]
     if any(word.partition("=")[0] == key for word in others):

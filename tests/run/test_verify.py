@@ -57,6 +57,8 @@ def test_a_folder_may_stand_without_its_key(script, copy, name, monkeypatch):
 ALONE = {
     "no run": (("verify", "nowhere"), "nowhere"),
     "two for one key": (("verify", "a", "b"), "verify takes one folder, got a and b"),
+    "the key of other commands": (("evaluate", "run=nowhere"), "nowhere is not a run directory"),
+    "both keys": (("verify", "run=a", "runs=b"), "run is given twice: as run= and as runs="),
     "with and without key": (("evaluate", "a", "runs=[b]"), "runs is given twice: as runs= and as a"),
     "a word for train": (("train", "sgld"), "sgld has no key: write key=value"),
     "after an option": (("verify", "run=nowhere", "--config-dir", "absent"), "absent"),
