@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _python_dispatch
 
 from bdl.errors import ConfigError
 
@@ -27,6 +29,7 @@ CROSS_ENTROPIES = (
 )  # fmt: skip
 FAR = 16  # operations between a loss and what it is a mean over: sums, factors, a second term
 _foreach_copy: Any = getattr(torch, "_foreach_copy_", None)
+_without_modes: Any = getattr(_python_dispatch, "_disable_current_modes", nullcontext)
 
 
 def copy_all(out: Sequence[Tensor], values: Sequence[Tensor]) -> None:
@@ -172,13 +175,24 @@ def mean_over(loss: Tensor) -> tuple[int, ...]:
 
 def _constant(node: Any, name: str) -> float | None:
     """The number by which a node multiplies a () value, 1 where it sums one; None for other nodes."""
-    constants = [c for c in _constants(node) if c.ndim == 0] if "Mul" in name else []
+    constants = [c for c in _constants(node) if _is_number(c)] if "Mul" in name else []
     divisor = getattr(node, "_saved_other", None) if name.startswith("Div") else None
     if len(constants) == 1:
-        return float(constants[0])
-    if isinstance(divisor, Tensor) and divisor.ndim == 0 and not divisor.requires_grad:
-        return 1 / float(divisor)
+        return _number(constants[0])
+    if isinstance(divisor, Tensor) and _is_number(divisor) and not divisor.requires_grad:
+        return 1 / _number(divisor)
     return 1.0 if name == "SumBackward0" else None
+
+
+def _is_number(constant: Tensor) -> bool:
+    """Whether it is one number that the host knows: a read of a device's would make it wait."""
+    return constant.ndim == 0 and constant.device.type == "cpu"
+
+
+def _number(constant: Tensor) -> float:
+    """The value of such a number. Modes such as FlopCounterMode would get it as an int, and fail."""
+    with _without_modes():
+        return float(constant)
 
 
 def _is_weighted(node: Any) -> bool:

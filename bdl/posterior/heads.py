@@ -162,7 +162,9 @@ def _good(m: Numbers, decisive: Judgement, repeats: Judgement) -> str:
     score = "NLL {} → {}".format(*nats(single_network(m), m["test/bma/nll"]))
     than = "" if math.isnan(m["test/start/nll"]) else ", no worse than its start"
     better = f"use its predictions: they are better than those of one network ({score}){than}, and than a constant"
-    again = "" if repeats.outcome == "trust" else f"; another run would differ: {repeats.words.partition(';')[0]}"
+    unknown = repeats.outcome == "not known"
+    differs = "how far another run would differ is not known" if unknown else "another run would differ"
+    again = "" if repeats.outcome == "trust" else f"; {differs}: {repeats.words.partition(';')[0]}"
     heated = decisive.outcome == "another temperature" and not has_no_temperature(m)
     by_batches = m["noise_ratio"] > 1 and not by_direction(m) and m["kinetic_temperature"] > m["temperature"]
     has = "batches heat the samples to" if by_batches else "the samples have"

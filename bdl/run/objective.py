@@ -9,10 +9,11 @@ from bdl.posterior.report.numbers import AVERAGES
 
 SPLITS = ("train", "val", "test")
 SCORES = (  # of an average on a split
-    "accuracy", "aleatoric", "auc", "aurc", "average_precision", "balanced_accuracy", "brier", "brier_reliability",
-    "brier_resolution", "brier_uncertainty", "claim", "coverage_50", "coverage_90", "coverage_at_5_risk", "crps", "ece",
-    "ece_adaptive", "entropy", "epistemic", "gain_se", "least", "mean_iou", "nll", "nll_normal", "perplexity",
-    "quantile_error", "rmse", "weighted_nll", "width_50", "width_90",
+    "accuracy", "accuracy_se", "aleatoric", "auc", "aurc", "average_precision", "balanced_accuracy", "brier",
+    "brier_reliability", "brier_resolution", "brier_uncertainty", "claim", "coverage_50", "coverage_90",
+    "coverage_at_5_risk", "crps", "ece", "ece_adaptive", "entropy", "epistemic", "gain_se", "least", "mean_iou",
+    "nll", "nll_normal", "nll_se", "perplexity", "quantile_error", "rmse", "rmse_se", "weighted_nll", "width_50",
+    "width_90",
 )  # fmt: skip
 
 

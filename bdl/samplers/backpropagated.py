@@ -121,12 +121,12 @@ class Backpropagated:
         return done
 
     def grad(
-        self, plain: Callable[..., Any], outputs: Any, inputs: Any, weights: Any = None, *rest: Any, **named: Any
+        self, plain: Callable[..., Any], outputs: Any, inputs: Any, grad_outputs: Any = None, *rest: Any, **named: Any
     ) -> Any:
         """Gradients by torch's `grad`."""
-        gradients = plain(outputs, inputs, weights, *rest, **named)
+        gradients = plain(outputs, inputs, grad_outputs, *rest, **named)
         if threading.get_ident() == self._thread:
-            value = _value([outputs] if isinstance(outputs, Tensor) else list(outputs), weights)
+            value = _value([outputs] if isinstance(outputs, Tensor) else list(outputs), grad_outputs)
             given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
             self._put += [(p, g, value) for p, g in zip(given, gradients, strict=True) if g is not None and p.is_leaf]
         return gradients

@@ -68,6 +68,8 @@ def test_the_run_on_cifar_is_a_good_ensemble_and_is_not_led_away():
     assert "batches heat the samples to T = 0.0101, 383 T on average over directions" in judged.head.sentence
     assert judged.level == "look"
     assert "another run would differ" in judged.head.sentence  # by 0.036, which it does not hide
+    alone = verdict(CIFAR | {"mcse/most": 0.012, "mcse/worst": 0.097}).head.sentence
+    assert "how far another run would differ is not known: one chain does not know its error yet" in alone
     steps = next_steps(judged, or_nan(CIFAR), COMMAND, 1000)
     assert steps[0] == ("Use these predictions, and see that another run repeats them", f"{COMMAND} seed=1")
     assert all(words.startswith("Only to sample the posterior itself: ") for words, _ in steps[1:])

@@ -66,7 +66,7 @@ class DuckTyped:
 @pytest.mark.parametrize(
     "dynamics, words",
     [
-        (DuckTyped(), "must be a bdl.Dynamics or a bdl.FullBatch, got DuckTyped"),
+        (DuckTyped(), "must be an object of a subclass of bdl.Dynamics or bdl.FullBatch, .*, got DuckTyped"),
         (Drift(namedtuple("State", "theta")), "Drift.init must return a dataclass, .* got State"),
         (Drift(list), "got list"),
         (Swapping(bdl.Position), "the state of Swapping, Position, has no field 'speed'"),
