@@ -8,6 +8,7 @@ and a compiler may choose kernels by timing.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -150,16 +151,37 @@ def times_mean(loss: Tensor) -> tuple[float, bool]:
         means = name.startswith("MeanBackward") and _is_nll(below)
         if name in CROSS_ENTROPIES or means:
             return factor, means or getattr(node, "_saved_reduction", None) == MEAN
-        constants = [c for c in _constants(node) if _is_number(c)] if "Mul" in name else []
-        divisor = getattr(node, "_saved_other", None) if name.startswith("Div") else None
-        if len(constants) == 1:
-            factor *= _number(constants[0])
-        elif isinstance(divisor, Tensor) and _is_number(divisor) and not divisor.requires_grad:
-            factor /= _number(divisor)
-        elif name != "SumBackward0":
+        if (constant := _constant(node, name)) is None:
             break
-        node = below
+        factor, node = factor * constant, below
     return factor, False
+
+
+def mean_over(loss: Tensor) -> tuple[int, ...]:
+    """The shape of what a () loss is the plain mean of, by its graph; () for other losses, and multiples of a mean."""
+    node: Any = loss.grad_fn if loss.ndim == 0 else None
+    factor = 1.0
+    for _ in range(FAR):
+        name = "" if node is None else node.name()
+        below = next((each for each, _ in getattr(node, "next_functions", ()) if each is not None), None)
+        if name == "MeanBackward0":
+            kept = getattr(below, "_input_metadata", None)
+            return tuple(kept[0].shape) if kept and math.isclose(factor, 1, rel_tol=1e-4) else ()
+        if (constant := _constant(node, name)) is None:
+            break
+        factor, node = factor * constant, below
+    return ()
+
+
+def _constant(node: Any, name: str) -> float | None:
+    """The number by which a node multiplies a () value, 1 where it sums one; None for other nodes."""
+    constants = [c for c in _constants(node) if _is_number(c)] if "Mul" in name else []
+    divisor = getattr(node, "_saved_other", None) if name.startswith("Div") else None
+    if len(constants) == 1:
+        return _number(constants[0])
+    if isinstance(divisor, Tensor) and _is_number(divisor) and not divisor.requires_grad:
+        return 1 / _number(divisor)
+    return 1.0 if name == "SumBackward0" else None
 
 
 def _is_number(constant: Tensor) -> bool:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
@@ -22,6 +23,7 @@ from bdl.likelihoods.ordinal import OrdinalNLL
 from bdl.likelihoods.positive import GammaNLL, LogNormalNLL
 from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, StudentTNLL
 from bdl.likelihoods.weighted import WeightedNLL
+from bdl.torch_private import mean_over
 
 _CLASSES = (
     BernoulliNLL, CategoricalNLL, GammaNLL, GaussianNLL, HeteroscedasticNLL, HurdleNLL, LogNormalNLL,
@@ -142,8 +144,8 @@ def law_note(loss: Any) -> str | None:
 def mean_note(loss: Any, outputs: Tensor, y: Any) -> str | None:
     """Why a loss takes the outputs for something else, or counts items by other weights than 1; or None.
 
-    It counts each of the k outputs (B, k) of an item 1/k times, where it is the mean of its values for each output by
-    itself, as torch's losses of numbers and labels are; or it is a mean over the items that have a label alone.
+    It counts each of the k outputs (B, k) or targets of an item 1/k times, where it is the mean of its values for each
+    by itself, as torch's losses of numbers and labels are; or it is a mean over the items that have a label alone.
     """
     name = _named(loss)[0]
     if name in (*CLASS_LOSSES, *LOG_PROBABILITIES) and isinstance(y, Tensor) and not y.is_floating_point():
@@ -160,22 +162,28 @@ def mean_note(loss: Any, outputs: Tensor, y: Any) -> str | None:
             "all outputs of the first batch lie between 0 and 1, and the loss takes logits, to which it applies a "
             "sigmoid itself: remove the sigmoid, if the network ends in one"
         )
-    alike = isinstance(y, Tensor) and y.shape == outputs.shape and outputs.ndim == 2
+    k = y.shape[1] if isinstance(y, Tensor) and y.ndim == outputs.ndim == 2 else 0
     told = name not in VALUES and law_note(loss) is not None
-    if isinstance(loss, Likelihood) or not alike or (k := outputs.shape[1]) < 2 or told:
+    if isinstance(loss, Likelihood) or k < 2 or told:
         return None
     try:
-        each = sum(float(loss(outputs[:, j : j + 1], y[:, j : j + 1])) for j in range(k))
-        whole = float(loss(outputs, y))
+        if y.shape == outputs.shape:
+            each = sum(float(loss(outputs[:, j : j + 1], y[:, j : j + 1])) for j in range(k))
+            whole = float(loss(outputs, y))
+            averages = abs(whole - each / k) < 1e-4 * abs(whole)
+        else:  # several outputs for each target, in an order that only the loss knows
+            with torch.enable_grad():
+                averages = mean_over(loss(outputs.detach().requires_grad_(), y)) == y.shape
     except Exception:  # somebody's own loss may need all outputs
         return None
-    if not abs(whole - each / k) < 1e-4 * abs(whole):
+    if not averages:
         return None
+    each_of = f"{k} {'outputs' if y.shape == outputs.shape else 'targets'}"
     use = {**dict.fromkeys(LABELS, "bdl.BernoulliNLL()"), **dict.fromkeys(COUNTS, "bdl.PoissonNLL()")}.get(
         name, "a likelihood of bdl, or a loss that adds up the outputs, such as (...).sum(-1).mean()"
     )
     return (
-        f"{name.rpartition('.')[2]} is a mean over the {k} outputs of an item, so that the posterior is that of 1/{k} "
+        f"{name.rpartition('.')[2]} is a mean over the {each_of} of an item, so that the posterior is that of 1/{k} "
         f"of the data: use {use}"
     )
 

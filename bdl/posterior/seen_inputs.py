@@ -118,7 +118,8 @@ class _Far:
         self.first: tuple[int, int, float] | None = None  # item, feature, number
 
     def see(self, x: Tensor) -> None:
-        if self.record["features"] and (x.ndim != 2 or x.shape[1] != len(self.mean)):
+        other = self.record["features"] and (x.ndim != 2 or x.shape[1] != len(self.mean))
+        if other or not x.ndim or not x.numel():
             return  # the network says what is wrong
         rows = x.detach().float().reshape(len(x), -1)
         far = (rows - self.mean.to(x.device)).abs() > self.limit.to(x.device)

@@ -61,6 +61,34 @@ def test_a_sum_over_outputs_and_what_is_told_already_is_not(loss):
     assert mean_note(loss, torch.randn(20, 4), torch.ones(20, 4) / 4) is None
 
 
+def gaussian(outputs: torch.Tensor, y: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    mean, log_var = outputs.chunk(2, -1)
+    return torch.nn.functional.gaussian_nll_loss(mean, y, log_var.exp(), reduction=reduction)
+
+
+@pytest.mark.parametrize("loss", [gaussian, lambda o, y: gaussian(o, y, "none").mean()])
+def test_a_mean_over_targets_with_several_outputs_each_is_told(loss):
+    y = torch.randn(20, 3)
+    assert "mean over the 3 targets of an item" in str(mean_note(loss, torch.randn(20, 6), y))
+    assert "1/3 of the data" in str(mean_note(loss, torch.randn(20, 6), y))
+    assert mean_note(loss, torch.randn(20, 2), y[:, :1]) is None
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda o, y: 3 * gaussian(o, y),
+        lambda o, y: gaussian(o, y) * torch.tensor(3.0),
+        lambda o, y: gaussian(o, y, "none").sum(-1).mean(),
+        lambda o, y: gaussian(o, y, "sum") / len(y),
+        lambda o, y: gaussian(o, y, "none").mean(0).sum(),
+        lambda o, y: torch.nn.functional.gaussian_nll_loss(o[:, 0], y[:, 0], o[:, 1].exp()),
+    ],
+)
+def test_a_sum_over_targets_with_several_outputs_each_is_not(loss):
+    assert mean_note(loss, torch.randn(20, 6), torch.randn(20, 3)) is None
+
+
 @pytest.mark.parametrize(
     ("loss", "left_out", "use"),
     [(torch.nn.CrossEntropyLoss(), -100, r"CategoricalNLL\(\), which"),

@@ -107,6 +107,8 @@ def test_heavy_tails_and_rare_columns_are_honest():
     x = torch.cat([torch.randn(4000, 4, generator=g).exp(), (torch.rand(4000, 4, generator=g) < 0.01).float()], 1)
     far = _Far(recorded_inputs(x[:2000], True)["0"])
     far.see(x[2000:])
+    for odd in (x[:0], x[:, :3], torch.tensor(1e9)):
+        far.see(odd)
     assert far.items == 0
 
 
