@@ -180,7 +180,8 @@ def _constant(node: Any, name: str) -> float | None:
     if len(constants) == 1:
         return _number(constants[0])
     if isinstance(divisor, Tensor) and _is_number(divisor) and not divisor.requires_grad:
-        return 1 / _number(divisor)
+        by = _number(divisor)
+        return 1 / by if by else math.inf
     return 1.0 if name == "SumBackward0" else None
 
 
