@@ -37,7 +37,7 @@ def ood(posterior: Any, inside: Any, outside: Any) -> dict[str, float]:
 
 def scores_of(posterior: Any, data: Any) -> dict[str, Tensor]:
     """(n,) scores of items by name, larger for stranger items."""
-    prediction = posterior.predict(data)
+    prediction = posterior.predicted(posterior.batches(data))  # `predict` would warn of inputs that are meant to be far
     if isinstance(prediction, ValuePrediction):
         return {"std": prediction.std.mean(-1), "epistemic": prediction.epistemic.mean(-1)}
     scores = {"entropy": prediction.entropy.flatten(), "mutual_information": prediction.epistemic.flatten()}

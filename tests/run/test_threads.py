@@ -54,9 +54,9 @@ def test_sampling_and_reports_have_the_threads_that_were_asked_for(tmp_path, use
 
 
 def test_an_estimator_has_one_thread(user_has_three, monkeypatch):
-    seen, predict = [], bdl.Posterior.predict
+    seen, predicted = [], bdl.Posterior.predicted
     monkeypatch.setattr(
-        bdl.Posterior, "predict", lambda *a, **k: (seen.append(torch.get_num_threads()), predict(*a, **k))[1]
+        bdl.Posterior, "predicted", lambda *a, **k: (seen.append(torch.get_num_threads()), predicted(*a, **k))[1]
     )
     x = np.random.default_rng(0).normal(size=(20, 2))
     settings = dict(hidden_layer_sizes=2, chains=2, samples=4, steps=20, lr=0.01, temperature=1.0, prior_std=1.0)
