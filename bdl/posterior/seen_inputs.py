@@ -82,7 +82,7 @@ def tell_far(stores: Sequence[SampleStore], batches: Iterable[tuple[Inputs, Any]
     """Warn of inputs that are far from all training items, as those in another unit are: one BdlWarning by input.
 
     Of n numbers none is farther from their mean than std sqrt(n - 1). Where all items were seen, a number is far beyond
-    that, beyond FAR standard deviations and beyond twice the reach.
+    that, and beyond FAR times the standard deviation and the reach: a rare pixel has a small one.
     """
     known = [record for record in map(read_inputs, stores) if record]
     if len(known) < len(stores):  # a run that is older may have seen them
@@ -110,9 +110,10 @@ class _Far:
         size = float((self.mean.square() + std.square()).mean().sqrt())
         rounding = ROUNDING * self.mean.abs().clamp(min=min(1.0, size))
         bound = max(FAR, math.sqrt(record["items"] - 1)) if record["whole"] else FAR_OF_PART
-        limit = torch.maximum(bound * std, 2 * reach)
-        constant = reach <= rounding
-        self.limit = limit.where(~constant, rounding if record["whole"] else torch.tensor(math.inf)).float()
+        limit = torch.maximum(bound * std, FAR * reach)
+        constant = reach <= rounding  # as a pixel at the edge is in all training images, and in others hardly ever
+        of_constant = torch.tensor(FAR * max(size, ROUNDING) if record["whole"] else math.inf, dtype=torch.float64)
+        self.limit = limit.where(~constant, of_constant).float()
         self.std, self.mean = std, self.mean.float()
         self.all = self.items = 0
         self.first: tuple[int, int, float] | None = None  # item, feature, number

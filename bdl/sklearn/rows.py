@@ -141,7 +141,7 @@ def _not_numbers(values: pd.Series) -> str | None:
     if values.dtype.kind in "mM":
         return "dates or times"
     if holds_complex(values):
-        return "complex numbers"
+        return "complex numbers (Complex data not supported)"  # the words for which scikit-learn's checks look
     if values.dtype.kind in "biuf" or pd.api.types.is_numeric_dtype(values):
         return None
     texts = [v for v in values if isinstance(v, str) and not _is_number(v)]

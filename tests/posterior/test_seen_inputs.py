@@ -89,7 +89,7 @@ def test_images_in_bytes_are_far_from_shares(tmp_path):
     assert "30 of 30 items (100 %)" in line
 
 
-def test_constant_features_alarm_where_they_are_another_number(tmp_path):
+def test_constant_features_alarm_far_beyond_the_scale_of_all(tmp_path):
     def lines(whole: bool, x: torch.Tensor) -> list[str]:
         store = SampleStore(tmp_path / str(whole))
         train = torch.stack([torch.full((N,), 0.1), torch.arange(N) / N], 1)
@@ -98,8 +98,9 @@ def test_constant_features_alarm_where_they_are_another_number(tmp_path):
 
     near = torch.tensor([[0.1 + 1e-8, 0.5]])
     assert lines(True, near) == [] == lines(False, near)
-    assert len(lines(True, torch.tensor([[0.2, 0.5]]))) == 1
-    assert lines(False, torch.tensor([[0.2, 0.5]])) == []  # a rare column is constant in a part of the items
+    assert lines(True, torch.tensor([[0.2, 0.5]])) == []  # as a rare pixel
+    assert len(lines(True, torch.tensor([[10.0, 0.5]]))) == 1
+    assert lines(False, torch.tensor([[10.0, 0.5]])) == []  # a rare column is constant in a part of the items
 
 
 def test_heavy_tails_and_rare_columns_are_honest():

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bdl.disk.background import Background
 from bdl.disk.manifest import Manifest
-from bdl.posterior.seen_inputs import Record, write_inputs
+from bdl.posterior.seen_inputs import Record, read_inputs, write_inputs
 from bdl.posterior.store import SampleStore
 from bdl.posterior.tensors import FrozenPart
 from bdl.samplers.sampler import Sampler
@@ -49,7 +49,9 @@ class SampleWriter:
         self.store.write_excluded(self.sampler.stack, self.sampler.excluded())
 
     def begin(self, target: dict[str, Any], frozen: FrozenPart) -> None:
-        """Write what describes the samples, see `SampleStore.write_target`."""
+        """Write what describes the samples, see `SampleStore.write_target`. Raises StoreError for damaged `inputs`."""
+        if self.sampler.steps > 0:
+            read_inputs(self.store)  # which the first step of the run has written
         self.store.write_target(target, self.sampler.stack, frozen)
         self._last_hash = self._manifest.last_hash()
 
