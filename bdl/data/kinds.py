@@ -166,9 +166,8 @@ class CategoryColumn:
         one_hot[np.arange(len(codes)), codes] = 1  # -1 is the last level
         if (unseen := codes < 0).any():
             warnings.warn(
-                f"{place}: {self.name} has categories in {unseen.sum()} of {count_of(len(texts), 'row')} that "
-                "no training row has "
-                f"({texts[unseen].iloc[0]!r} is the first): they share one level of their own"
+                f"{place}: {self.name} has categories in {unseen.sum()} of {count_of(len(texts), 'row')} that no "
+                f"training row has ({texts[unseen].iloc[0]!r} is the first): they share one level of their own"
                 f"{self._look_alike(texts[unseen].unique())}", BdlWarning, 2,
             )  # fmt: skip
         return with_gaps(self, [one_hot], texts.isna())

@@ -19,8 +19,6 @@ LEAST = 50  # rows, below which a relation one to one may be chance
 MOST_CLASSES = 20
 BY_CHANCE = 1e9  # orders of the rows, of which one has the classes side by side
 SAME = 0.9999  # correlation of values or ranks, above which a column is a function of the target but for rounding
-
-
 FEW = 2_000  # rows whose ranks are compared first
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -88,8 +86,8 @@ def is_cut(numbers: Series, classes: Series) -> bool:
 
 
 def _ranked_alike(x: Array, y: Array) -> bool:
-    a, b = (pd.Series(each).rank().to_numpy() for each in (x, y))
-    return bool(abs(np.corrcoef(a, b)[0, 1]) > SAME)
+    ranks = (pd.Series(each).rank() for each in (x, y))  # corr(method="spearman") would import scipy.stats, a second
+    return bool(abs(next(ranks).corr(next(ranks))) > SAME)
 
 
 def is_copy(values: Series, target: Series) -> bool:

@@ -199,9 +199,8 @@ def _check_labels(prediction: Prediction | LabelPrediction, y: Tensor) -> None:
     items, outputs = prediction.probs.shape
     if y.shape[:1] != (items,):
         raise ConfigError(
-            f"y of shape {tuple(y.shape)} does not fit a prediction of {count_of(items, 'item')}: give y and "
-            "the prediction the "
-            "same items"
+            f"y of shape {tuple(y.shape)} does not fit a prediction of {count_of(items, 'item')}: give y and the "
+            "prediction the same items"
         )
     likelihood = BernoulliNLL() if isinstance(prediction, LabelPrediction) else CategoricalNLL()
     likelihood.check(y, outputs)

@@ -125,11 +125,12 @@ class _Far:
         rows = x.detach().float().reshape(len(x), -1)
         far = (rows - self.mean.to(x.device)).abs() > self.limit.to(x.device)
         of_items = far.any(1)
-        if self.first is None and bool(of_items.any()):
+        count = int(of_items.sum())  # the one wait for a device, unless items are far
+        if count and self.first is None:
             item = int(of_items.int().argmax())
             feature = int(far[item].int().argmax())
             self.first = self.all + item, feature, float(rows[item, feature])
-        self.all, self.items = self.all + len(x), self.items + int(of_items.sum())
+        self.all, self.items = self.all + len(x), self.items + count
 
     def in_words(self) -> str:
         assert self.first is not None
